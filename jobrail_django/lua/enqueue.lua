@@ -1,0 +1,133 @@
+#!lua
+--[[
+enqueue: put up to 100 new jobs of one queue into `ready`, or into `scheduled` when they are due later.
+
+Safe to repeat: a job id that exists in the same or a later round is left alone. A key that is taken
+gives the job that holds it when the fingerprint is the same. Nothing is written for such jobs.
+
+KEYS
+  1 ready      zset    job id by (priority, seq)         rw
+  2 scheduled  zset    job id by due time, ms            rw
+  3 changed    zset    job id by first change, ms        w
+  4 meta       hash    seq of the queue                  rw
+  5 wake       list    one element wakes one worker      rw
+ARGV
+  1 prefix     string  prefix of the queue's keys, same hash tag as KEYS
+  2 now_ms     int     "" = server time
+  3 count      int     1..100; then twelve values a job:
+    id         string  36 characters
+    payload    bytes   opaque
+    priority   int     -100..100, larger runs sooner
+    due        int     ms since 1970, "" = see delay
+    delay      int     ms from now, "" = at once
+    attempts   int     max_attempts, >= 1
+    losses     int     max_losses, >= 1
+    key        string  digest of the idempotency key, "" = none
+    mark       string  fingerprint of task and arguments, without spaces
+    window     int     ms for which the key is held, >= 1
+    floor      int     a rev that the new one must exceed, >= 0
+    round      int     >= 1
+RETURNS
+  OK           {NEW | EXISTS | DUPLICATE | CONFLICT, id, state, rev} *
+CHANGES
+  none → ready
+  none → scheduled
+COST
+  O(count log N)
+]]
+--@include clock job ready changed wake types
+
+local prefix, now, count = ARGV[1], now_ms(ARGV[2]), tonumber(ARGV[3])
+local FIELDS = 12
+if not count or count < 1 or count > 100 or #ARGV ~= 3 + FIELDS * count then
+  return redis.error_reply("JOBRAILARG enqueue takes 1..100 jobs of 12 values")
+end
+check_types({ KEYS[1], KEYS[2], KEYS[3] }, { KEYS[4] }, { KEYS[5] }, {})
+
+-- The job that stands for this one already, or nil.
+local function standing(new, keys_seen)
+  local known = redis.call("HMGET", prefix .. "job:" .. new.id, "state", "rev", "round")
+  if known[1] and tonumber(known[3]) >= new.round then
+    return { "EXISTS", new.id, known[1], tonumber(known[2]) }
+  end
+  new.rev = math.max(new.floor, tonumber(known[2] or 0)) + 1
+  if new.key == "" then
+    return nil
+  end
+  local held = keys_seen[new.key] or redis.call("GET", prefix .. "key:" .. new.key)
+  if not held then
+    keys_seen[new.key] = new.id .. " " .. new.mark
+    return nil
+  end
+  local id, mark = string.match(held, "^(%S+) (%S*)$")
+  return { mark == new.mark and "DUPLICATE" or "CONFLICT", id or "", "", 0 }
+end
+
+local replies, jobs, keys_seen, id_seen = { "OK" }, {}, {}, {}
+local ready_count = 0
+for i = 1, count do
+  local at = 3 + (i - 1) * FIELDS
+  local due = tonumber(ARGV[at + 4]) or (tonumber(ARGV[at + 5]) and now + tonumber(ARGV[at + 5])) or now
+  local new = { id = ARGV[at + 1], payload = ARGV[at + 2], priority = tonumber(ARGV[at + 3]), due = due,
+    limits = ARGV[at + 6] .. "," .. ARGV[at + 7], key = ARGV[at + 8], mark = ARGV[at + 9],
+    window = ARGV[at + 10], floor = tonumber(ARGV[at + 11]), round = tonumber(ARGV[at + 12]) }
+  new.state = new.due > now and "scheduled" or "ready"
+  local reply = id_seen[new.id] or standing(new, keys_seen)
+  if not reply then
+    jobs[#jobs + 1] = new
+    ready_count = ready_count + (new.state == "ready" and 1 or 0)
+    reply = { "NEW", new.id, new.state, new.rev }
+    id_seen[new.id] = { "EXISTS", new.id, new.state, new.rev }
+  end
+  replies[i + 1] = reply
+end
+
+local seq = ready_count > 0 and redis.call("HINCRBY", KEYS[4], "seq", ready_count) - ready_count or 0
+local ready, scheduled, ids = {}, {}, {}
+for i = 1, #jobs do
+  local new = jobs[i]
+  local key = prefix .. "job:" .. new.id
+  local fields = { "state", new.state, "rev", new.rev, "limits", new.limits, "at", now, "round", new.round }
+  if new.priority ~= 0 then
+    fields[#fields + 1] = "prio"
+    fields[#fields + 1] = new.priority
+  end
+  if new.state == "ready" then
+    seq = seq + 1
+    ready[#ready + 1] = ready_score(new.priority, seq)
+    ready[#ready + 1] = new.id
+  else
+    fields[#fields + 1] = "due"
+    fields[#fields + 1] = new.due
+    scheduled[#scheduled + 1] = new.due
+    scheduled[#scheduled + 1] = new.id
+  end
+  if new.key ~= "" then
+    fields[#fields + 1] = "key"
+    fields[#fields + 1] = new.key
+    redis.call("SET", prefix .. "key:" .. new.key, new.id .. " " .. new.mark, "PX", new.window)
+  end
+  payload_fields(new.payload, fields)
+  if new.rev > 1 then
+    redis.call("DEL", key)
+  end
+  redis.call("HSET", key, unpack(fields))
+  ids[i] = new.id
+end
+
+if #ready > 0 then
+  redis.call("ZADD", KEYS[1], unpack(ready))
+end
+local new_head = false
+if #scheduled > 0 then
+  redis.call("ZADD", KEYS[2], unpack(scheduled))
+  local head = redis.call("ZRANGE", KEYS[2], 0, 0)[1]
+  for i = 2, #scheduled, 2 do
+    new_head = new_head or scheduled[i] == head
+  end
+end
+note_changes(KEYS[3], ids, now)
+if #ready > 0 or new_head then
+  wake_one(KEYS[5])
+end
+return replies

@@ -1,0 +1,69 @@
+#!lua flags=allow-oom
+--[[
+mirrored: the mirror has stored these jobs as of these revs.
+
+A job that has not changed since leaves `changed`; if it has ended, its hash goes after tombstone_ms, in
+which a repeated enqueue still finds it. Attempts that are stored leave the hash. Repeating it does no harm.
+
+KEYS
+  1 changed    zset    job id by first change, ms        w
+ARGV
+  1 prefix        string  prefix of the queue's keys, same hash tag as KEYS
+  2 tombstone_ms  int     1..3600000
+  3 count         int     1..100; then two values a job:
+    id            string  job id
+    rev           int     the rev that was stored; 0 = its data was missing
+RETURNS
+  OK           number of jobs that left changed
+CHANGES
+  none
+COST
+  O(count log N)
+]]
+--@include types
+
+local prefix, tombstone_ms, count = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+if not tombstone_ms or not count or count < 1 or count > 100 or #ARGV ~= 3 + 2 * count then
+  return redis.error_reply("JOBRAILARG mirrored takes tombstone_ms and 1..100 jobs of 2 values")
+end
+check_types({ KEYS[1] }, {}, {}, {})
+local FINAL = { succeeded = true, dead = true, cancelled = true }
+
+-- The fields of stored attempts of a job that goes on. An attempt is recorded by a rev after its claim's.
+local function stored_attempts(key, rev)
+  local fields = {}
+  for _, name in ipairs(redis.call("HKEYS", key)) do
+    local token = string.match(name, "^[ae]:(%d+)$")
+    if token and tonumber(token) < rev then
+      fields[#fields + 1] = name
+    end
+  end
+  return fields
+end
+
+local done = {}
+for i = 1, count do
+  local id, rev = ARGV[2 + 2 * i], tonumber(ARGV[3 + 2 * i])
+  local key = prefix .. "job:" .. id
+  local job = redis.pcall("HMGET", key, "state", "rev")
+  if job.err or not job[1] then
+    done[#done + 1] = id
+  else
+    local same = tonumber(job[2]) == rev
+    if same then
+      done[#done + 1] = id
+    end
+    if same and FINAL[job[1]] then
+      redis.call("PEXPIRE", key, tombstone_ms)
+    else
+      local fields = stored_attempts(key, rev)
+      if #fields > 0 then
+        redis.call("HDEL", key, unpack(fields))
+      end
+    end
+  end
+end
+if #done > 0 then
+  redis.call("ZREM", KEYS[1], unpack(done))
+end
+return { "OK", #done }

@@ -1,0 +1,1 @@
+"""Runs jobs: a supervisor that owns the leases, and children that run the handlers."""

@@ -1,0 +1,141 @@
+"""A child of the supervisor: its slots' threads, and the monitor that watches over them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+from ..broker.broker import Broker
+from ..conf import get_settings
+from ..errors import JobCancelled, LeaseLost, TaskInterrupt, TimeLimitExceeded
+from .executor import Executor, Run
+from .limits import CoroutineRunner
+from .options import WorkerOptions
+from .shared import CANCEL, LOST, SharedMemory
+from .slots import Shared, Slot
+
+logger = logging.getLogger(__name__)
+
+#: Pause between two looks of the monitor while jobs run, and while none does, in seconds.
+BUSY_TICK_S, IDLE_TICK_S = 0.02, 0.2
+#: How often the memory limit is looked at, in seconds.
+MEMORY_CHECK_S = 1.0
+
+
+def quiet_signals() -> None:
+    """Leave TERM and INT to the supervisor, which gets them too when they are sent to the group."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def resident_mb() -> float:
+    """Return this process's resident memory in MiB; 0.0 where /proc does not tell."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    except OSError:
+        return 0.0
+
+
+class Child:
+    """Runs the slots of one process until it is to stop.
+
+    Args:
+        options: the worker's.
+        memory: shared with the supervisor.
+        place: which part of it is this child's.
+        name: `<worker id>.<number of the child>`, unique among all children that ever were.
+        supervisor: process id of the parent; when that is gone, so is the right to run.
+        broker: connections of this process.
+    """
+
+    def __init__(
+        self, options: WorkerOptions, memory: SharedMemory, place: int, *, name: str, supervisor: int, broker: Broker
+    ) -> None:
+        settings = get_settings()
+        self._options = options
+        self._memory = memory
+        self._place = place
+        self._supervisor = supervisor
+        self._orphan_grace_s = settings.lease_ms / 3000
+        self._leaving = False
+        shared = Shared(
+            broker=broker,
+            executor=Executor(CoroutineRunner()),
+            worker_id=name.split(".")[0],
+            queues=list(options.queues),
+            weights=options.queues,
+            lease_ms=settings.lease_ms,
+            stopping=lambda: self._leaving or memory.stopping,
+        )
+        self._slots = [Slot(shared, f"{name}.{i}", memory.slot(place, i)) for i in range(options.threads)]
+
+    def run(self) -> int:
+        """Run until told to stop, or until a limit of this child is reached; returns the exit code."""
+        threads = [threading.Thread(target=slot.run, name=slot.name, daemon=True) for slot in self._slots]
+        for thread in threads:
+            thread.start()
+        due = self._limits()
+        orphaned_at: float | None = None
+        while any(thread.is_alive() for thread in threads):
+            now = time.monotonic()
+            self._memory.sign_of_life(self._place, now, sum(slot.jobs_done for slot in self._slots))
+            if orphaned_at is None and os.getppid() != self._supervisor:
+                logger.critical("The supervisor is gone; this child stops: pid=%d", os.getpid())
+                orphaned_at, self._leaving = now, True
+            if orphaned_at is not None and now - orphaned_at > self._orphan_grace_s:
+                return 1
+            busy = any([self._watch(slot, now) for slot in self._slots])
+            self._leaving = self._leaving or due(now)
+            time.sleep(BUSY_TICK_S if busy else IDLE_TICK_S)
+        return 0
+
+    def _watch(self, slot: Slot, now: float) -> bool:
+        """Interrupt what has run too long, is cancelled or is no longer ours; True while a job runs."""
+        current = slot.current
+        if current is None:
+            return False
+        index, run = current
+        notice = slot.memory.notice(index, int(run.claim.rsplit(":", 1)[1]))
+        if notice == LOST:
+            self._interrupt(run, LeaseLost)
+        elif notice == CANCEL:
+            if run.context is not None:
+                run.context.cancel_event.set()
+            self._interrupt(run, JobCancelled)
+        elif run.soft_deadline_s and now >= run.soft_deadline_s:
+            self._interrupt(run, TimeLimitExceeded)
+        slot.give_back_tail()
+        return True
+
+    def _interrupt(self, run: Run, kind: type[TaskInterrupt]) -> None:
+        if run.interrupted is not kind and run.gate.interrupt(kind):
+            run.interrupted = kind
+
+    def _limits(self) -> Callable[[float], bool]:
+        """Return a function that tells whether this child has reached its share of jobs or memory."""
+        options, born_mb = self._options, resident_mb()
+        next_look = 0.0
+        limit_mb = options.max_memory_mb
+        if limit_mb and born_mb >= limit_mb:
+            logger.warning(
+                "--max-memory is %d MiB, but a fresh child has %d MiB already; the limit is ignored", limit_mb, born_mb
+            )
+            limit_mb = 0
+
+        def reached(now: float) -> bool:
+            nonlocal next_look
+            if options.max_jobs and sum(slot.jobs_done for slot in self._slots) >= options.max_jobs:
+                return True
+            if limit_mb and now >= next_look:
+                next_look = now + MEMORY_CHECK_S
+                return resident_mb() > limit_mb
+            return False
+
+        return reached

@@ -1,0 +1,118 @@
+"""Interrupting a handler from another thread: time limits, cancelling, lost leases."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import ctypes
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from ..errors import TaskInterrupt
+
+#: How long after its soft limit a handler may still run before its child is replaced, in seconds.
+HARD_LIMIT_AFTER_S = 2.0
+
+_set_async_exception = ctypes.pythonapi.PyThreadState_SetAsyncExc
+_set_async_exception.argtypes = (ctypes.c_ulong, ctypes.py_object)
+
+
+class Gate:
+    """Lets another thread raise an exception in the thread of a handler, while it runs and at no other time.
+
+    An exception arrives when the interpreter next executes Python code in that thread; a handler that
+    sits in a system call or in C code does not notice. An `async def` handler is cancelled instead.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: int | None = None
+        self._cancel: Callable[[], object] | None = None
+        self._sent: type[TaskInterrupt] | None = None
+
+    def open(self, cancel: Callable[[], object] | None = None) -> None:
+        """Allow interruptions of the calling thread, or through `cancel` for a coroutine."""
+        with self._lock:
+            self._thread, self._cancel, self._sent = threading.get_ident(), cancel, None
+
+    def close(self) -> type[TaskInterrupt] | None:
+        """Allow none any more, and return what was sent. One that has not arrived yet never will."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            if thread is not None and self._sent is not None and self._cancel is None:
+                _set_async_exception(thread, ctypes.py_object())  # NULL: takes it back
+            self._cancel = None
+            return self._sent
+
+    def interrupt(self, kind: type[TaskInterrupt]) -> bool:
+        """Raise `kind` in the handler; False when no handler is running."""
+        with self._lock:
+            if self._thread is None:
+                return False
+            self._sent = kind
+            if self._cancel is not None:
+                self._cancel()
+            else:
+                _set_async_exception(self._thread, kind)
+            return True
+
+
+class CoroutineRunner:
+    """One event loop in a thread of its own, on which the slots of a child run `async def` handlers."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, name="jobrail-asyncio", daemon=True).start()
+            return self._loop
+
+    def run(self, make: Callable[[], Coroutine[Any, Any, Any]], gate: Gate) -> Any:
+        """Run a coroutine to its end in the caller's context and return its result.
+
+        Raises:
+            TaskInterrupt: what was sent through the gate, once the coroutine has ended because of it.
+            BaseException: what the coroutine raised.
+        """
+        loop = self._running_loop()
+        done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        tasks: list[asyncio.Task[Any]] = []
+
+        def finished(task: asyncio.Task[Any]) -> None:
+            if task.cancelled():
+                done.set_exception(asyncio.CancelledError())
+            elif (error := task.exception()) is not None:
+                done.set_exception(error)
+            else:
+                done.set_result(task.result())
+
+        def start() -> None:
+            tasks.append(loop.create_task(_guarded(make)))
+            tasks[0].add_done_callback(finished)
+
+        gate.open(lambda: loop.call_soon_threadsafe(lambda: tasks[0].cancel()))
+        loop.call_soon_threadsafe(start, context=contextvars.copy_context())
+        try:
+            return done.result()
+        except asyncio.CancelledError as exc:
+            raise (gate.close() or asyncio.CancelledError)() from exc
+        except _Raised as exc:
+            assert exc.__cause__ is not None
+            raise exc.__cause__ from None
+
+
+class _Raised(Exception):
+    """Carries an exception out of the loop that asyncio would otherwise raise in the loop itself."""
+
+
+async def _guarded(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    try:
+        return await make()
+    except (SystemExit, KeyboardInterrupt) as exc:
+        raise _Raised from exc
