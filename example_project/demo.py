@@ -264,7 +264,9 @@ def run(demo: Demo) -> int:
         surprises.append(f"The worker ended with exit code {code}, expected 0.")
     if surprises:
         listed = "\n".join(f"    {line}" for line in surprises)
-        raise DemoFailed(f"Not everything ended as it should:\n{listed}\nThe end of the worker's output:\n{worker.tail()}")
+        raise DemoFailed(
+            f"Not everything ended as it should:\n{listed}\nThe end of the worker's output:\n{worker.tail()}"
+        )
     say("  Every job ended as it should.")
     return 0
 

@@ -300,7 +300,9 @@ def _draft(task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any
         payload=payload,
         priority=options.priority,
         due_ms=round(run_after.timestamp() * 1000) if isinstance(run_after, datetime) else None,
-        delay_ms=None if run_after is None or isinstance(run_after, datetime) else round(run_after.total_seconds() * 1000),
+        delay_ms=None
+        if run_after is None or isinstance(run_after, datetime)
+        else round(run_after.total_seconds() * 1000),
         max_attempts=options.max_attempts or settings.max_attempts,
         max_losses=options.max_losses or settings.max_losses,
         key="" if key is None else hashlib.blake2b(key.encode(), digest_size=16).hexdigest(),
@@ -393,7 +395,8 @@ def _record(job_id: str, queue: str) -> JobRecord | None:
 def _row(job_id: str) -> models.Job | None:
     database = get_settings().database
     try:
-        return apps.get_model("jobrail", "Job").objects.using(database).filter(pk=job_id).first()
+        row: models.Job | None = apps.get_model("jobrail", "Job").objects.using(database).filter(pk=job_id).first()
+        return row
     except DatabaseError:
         # Redis is the truth about a live job; without tables or a database there is just no more to learn.
         if connections[database].in_atomic_block:
@@ -411,7 +414,9 @@ def _task_name(payload: bytes) -> str:
 def _live(job: JobOrId, verb: str) -> JobRecord:
     job_id = _id_of(job)
     if isinstance(job, Job) and job.state is State.STAGED:
-        raise _wrong_state(job_id, State.STAGED, verb + "led", "roll its transaction back instead; an enqueued job can be")
+        raise _wrong_state(
+            job_id, State.STAGED, verb + "led", "roll its transaction back instead; an enqueued job can be"
+        )
     record = _record(job_id, job.queue if isinstance(job, Job) else "")
     if record is not None:
         return record
@@ -426,9 +431,7 @@ def _not_found(job_id: str) -> JobNotFound:
 
 
 def _wrong_state(job_id: str, state: str, participle: str, rule: str) -> InvalidTransition:
-    return InvalidTransition(
-        f"Job {job_id} is {state} and cannot be {participle}: {rule}.", job_id=job_id, state=state
-    )
+    return InvalidTransition(f"Job {job_id} is {state} and cannot be {participle}: {rule}.", job_id=job_id, state=state)
 
 
 def _run_anew(job_id: str) -> None:
@@ -447,4 +450,4 @@ def _run_anew(job_id: str) -> None:
         rev_floor=row.rev,
         round=row.round + 1,
     )
-    get_broker().enqueue(row.queue, [new])
+    get_broker().enqueue(get_settings().require_queue(row.queue), [new])

@@ -95,9 +95,7 @@ class Attempt(models.Model):
         verbose_name = "attempt"
         verbose_name_plural = "attempts"
         default_permissions = ()
-        constraints = [
-            models.UniqueConstraint(fields=["job", "claim"], name="jobrail_attempt_job_claim")
-        ]
+        constraints = [models.UniqueConstraint(fields=["job", "claim"], name="jobrail_attempt_job_claim")]
 
     def __str__(self) -> str:
         return f"{self.job_id} attempt {self.number}"

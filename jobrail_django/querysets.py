@@ -15,7 +15,7 @@ from django.apps import apps
 from django.db import connections, models
 
 if TYPE_CHECKING:
-    from .models import Attempt, Job, Queue, Worker
+    from .models import Attempt, Job, Queue, Worker  # noqa: F401  (named in the classes' type arguments)
 
 M = TypeVar("M", bound=models.Model)
 
@@ -114,9 +114,7 @@ class WriteQuerySet(models.QuerySet[M]):
         """
         pk = self.model._meta.pk.attname
         insert = _Insert(self)
-        insert.run(
-            sorted(rows, key=lambda row: str(row[pk])), insert.on_conflict_update(pk, guard, keep)
-        )
+        insert.run(sorted(rows, key=lambda row: str(row[pk])), insert.on_conflict_update(pk, guard, keep))
 
 
 class _Insert:
@@ -199,10 +197,7 @@ class _Insert:
         new = {c: f"EXCLUDED.{c}" for c in columns}
         new.update((c, f"COALESCE({new[c]}, {self.table}.{c})") for c in kept)
         sets = [f"{c} = {value}" for c, value in new.items()] + [f"{rev} = EXCLUDED.{rev}"]
-        return (
-            f"ON CONFLICT ({key}) DO UPDATE SET {', '.join(sets)} "
-            f"WHERE {self.table}.{rev} < EXCLUDED.{rev}"
-        )
+        return f"ON CONFLICT ({key}) DO UPDATE SET {', '.join(sets)} WHERE {self.table}.{rev} < EXCLUDED.{rev}"
 
     def column(self, attname: str) -> str:
         """Quote the column of the field with this attname."""

@@ -39,6 +39,7 @@ def database(url):
 
 SECRET_KEY = "tests"
 USE_TZ = True
+ALLOWED_HOSTS = ["*"]
 TIME_ZONE = "UTC"
 ROOT_URLCONF = "tests.urls"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

@@ -1,7 +1,5 @@
 """JobRail as a peer of the benchmark: default settings, mirror to SQLite and all guarantees on."""
 
-import os
-
 from peers import _handlers as h
 from peers._env import LEASE, TUNED, URL, concurrency, django, manage
 

@@ -69,7 +69,11 @@ def multipart(fields: Mapping[str, str], files: Mapping[str, tuple[str, bytes]])
     boundary = uuid.uuid4().hex
     parts: list[bytes] = []
     for name, text in fields.items():
-        parts += [f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n'.encode(), text.encode(), b"\r\n"]
+        parts += [
+            f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n'.encode(),
+            text.encode(),
+            b"\r\n",
+        ]
     for name, (file_name, content) in files.items():
         head = f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"; filename="{file_name}"\r\n'
         parts += [head.encode(), b"Content-Type: application/octet-stream\r\n\r\n", content, b"\r\n"]

@@ -62,14 +62,22 @@ class Child:
         self.log = log
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                command,
+                env=env,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
             )
 
     def check(self) -> None:
         """Raise DemoFailed if the process has ended: while the demo runs it never should."""
         code = self.process.poll()
         if code is not None:
-            raise DemoFailed(f"The {self.name} ended by itself with exit code {code}. The end of its output:\n{self.tail()}")
+            raise DemoFailed(
+                f"The {self.name} ended by itself with exit code {code}. The end of its output:\n{self.tail()}"
+            )
 
     def tail(self) -> str:
         """Return the last lines the process has written."""

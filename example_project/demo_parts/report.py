@@ -10,12 +10,13 @@ from typing import Any
 
 from django.conf import settings
 from django.db.models import Count
-from jobrail_django.models import Job
-from jobrail_django.states import FINAL, State
 from shop.models import BadRow, Order, PartnerCall, Product, TrackedJob, Upload
 from shop.pictures import BROKEN_SAMPLES
 from shop.tasks import ask_for_review, make_thumbnail
 from shop.tracking import current_states
+
+from jobrail_django.models import Job
+from jobrail_django.states import FINAL, State
 
 #: Jobs asked about at once.
 BATCH = 500
@@ -54,7 +55,10 @@ class Report:
             numbers = [counts[task, state] for state in states]
             rows.append([task, str(sum(numbers)), *(str(number or "") for number in numbers)])
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        return "\n".join("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
+        return "\n".join(
+            "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        )
 
     def surprises(self) -> list[str]:
         """Return a line for each job that did not end as it should, and for each thing that is missing."""

@@ -7,11 +7,20 @@ import random
 import re
 from collections.abc import Callable, Iterator
 
-from demo_parts.browser import Browser
 from shop.pictures import BROKEN_SAMPLES, SAMPLES
 from shop.sample import ORDER_FILES
 
-NAMES = ("Anna Schmidt", "Jürgen Groß", "王小明", "أمينة العلي", "O’Brien, Siobhán", "<b>Bob</b> & Söhne", "Zofia 🦊 Nowak")
+from demo_parts.browser import Browser
+
+NAMES = (
+    "Anna Schmidt",
+    "Jürgen Groß",
+    "王小明",
+    "أمينة العلي",
+    "O’Brien, Siobhán",
+    "<b>Bob</b> & Söhne",
+    "Zofia 🦊 Nowak",
+)
 
 
 class Visitor:

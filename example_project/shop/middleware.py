@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+
 from jobrail_django.errors import BrokerUnavailable
 
 

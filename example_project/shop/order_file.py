@@ -102,7 +102,9 @@ def read_orders(content: bytes) -> OrderFile:
         else:
             orders.append(order)
         if len(bad) > MAX_BAD_ROWS:
-            raise NotAnOrderFile(f"More than {MAX_BAD_ROWS} lines are not orders; the last is line {line}: {bad[-1].reason}")
+            raise NotAnOrderFile(
+                f"More than {MAX_BAD_ROWS} lines are not orders; the last is line {line}: {bad[-1].reason}"
+            )
     return OrderFile(encoding, orders, bad)
 
 

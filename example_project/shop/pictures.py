@@ -48,7 +48,9 @@ def shrink(content: bytes, name: str) -> Image.Image:
         with Image.open(io.BytesIO(content)) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
-                raise BrokenPicture(f"{name!r} has {width} × {height} pixels, more than {MAX_PIXELS}; send a smaller one.")
+                raise BrokenPicture(
+                    f"{name!r} has {width} × {height} pixels, more than {MAX_PIXELS}; send a smaller one."
+                )
             upright = ImageOps.exif_transpose(image)
             has_alpha = upright.mode in ("RGBA", "LA", "PA") or "transparency" in upright.info
             result = upright.convert("RGBA" if has_alpha else "RGB")

@@ -16,8 +16,8 @@ from typing import Any
 from django.conf import settings
 from django.db import OperationalError, transaction
 from django.utils import timezone
-from jobrail_django import Backoff, Retry, current_job, enqueue_many, task
 
+from jobrail_django import Backoff, Retry, current_job, enqueue_many, task
 from shop.models import BadRow, Order, Product, Upload
 from shop.order_file import NotAnOrderFile, OrderFile, read_orders
 from shop.partner import PartnerBusy, PartnerRefused, post_order
@@ -107,7 +107,9 @@ def send_receipt(order_id: int) -> str:
     return receipt_name(order)
 
 
-@task(queue_name="mail", priority=-10, retry_on=(OSError, OperationalError), discard_on=(Order.DoesNotExist,), timeout=30)
+@task(
+    queue_name="mail", priority=-10, retry_on=(OSError, OperationalError), discard_on=(Order.DoesNotExist,), timeout=30
+)
 def ask_for_review(order_id: int) -> bool:
     """Ask the customer for a review, unless the order has been cancelled; return whether it did."""
     order = Order.objects.get(pk=order_id)

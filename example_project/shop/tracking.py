@@ -10,7 +10,6 @@ from jobrail_django.errors import JobNotFound
 from jobrail_django.job import Job as JobHandle
 from jobrail_django.models import Job
 from jobrail_django.states import FINAL, State
-
 from shop.models import Order, Product, TrackedJob, Upload
 
 #: Shown for a job that neither Redis nor the rows know (yet).

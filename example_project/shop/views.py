@@ -19,10 +19,10 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
 from jobrail_django import enqueue, enqueue_many, get_job
 from jobrail_django.errors import BrokerUnavailable, InvalidTransition, JobNotFound
 from jobrail_django.models import Job
-
 from shop.files import write_whole
 from shop.forms import CheckoutForm, OrderFileForm, PictureForm
 from shop.models import Order, Product, TrackedJob, Upload

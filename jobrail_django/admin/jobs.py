@@ -62,9 +62,10 @@ class JobAdmin(ReadOnlyAdmin):
         """Page by key."""
         return KeysetChangeList
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Job]:
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Leave the big columns out; the page of one job reads them by itself."""
-        return super().get_queryset(request).defer(*BIG_COLUMNS)
+        rows: QuerySet[Any] = super().get_queryset(request).defer(*BIG_COLUMNS)
+        return rows
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Job], search_term: str
@@ -115,17 +116,20 @@ class JobAdmin(ReadOnlyAdmin):
 
     # Actions on several jobs
 
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Offer those that the user may use."""
-        found = super().get_actions(request)
-        return {name: entry for name, entry in found.items() if _may(request, name.removesuffix("_selected"))}
+    def has_retry_permission(self, request: HttpRequest) -> bool:
+        """Tell whether the user may retry jobs; asked by the action."""
+        return verbs.VERBS["retry"].is_allowed(request)
 
-    @admin.action(description="Retry selected jobs")
+    def has_cancel_permission(self, request: HttpRequest) -> bool:
+        """Tell whether the user may cancel jobs; asked by the action."""
+        return verbs.VERBS["cancel"].is_allowed(request)
+
+    @admin.action(description="Retry selected jobs", permissions=["retry"])
     def retry_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponseBase | None:
         """Retry the chosen jobs after a page that asks."""
         return self._selected(request, queryset, verbs.VERBS["retry"])
 
-    @admin.action(description="Cancel selected jobs")
+    @admin.action(description="Cancel selected jobs", permissions=["cancel"])
     def cancel_selected(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponseBase | None:
         """Cancel the chosen jobs after a page that asks."""
         return self._selected(request, queryset, verbs.VERBS["cancel"])
@@ -133,8 +137,6 @@ class JobAdmin(ReadOnlyAdmin):
     def _selected(
         self, request: HttpRequest, queryset: QuerySet[Job], verb: verbs.AdminVerb
     ) -> HttpResponseBase | None:
-        if not verb.is_allowed(request):
-            raise PermissionDenied
         jobs = list(queryset[: PAGE + 1])
         if len(jobs) > PAGE:
             self.message_user(request, f"Choose {PAGE} jobs at most; nothing was done.", messages.ERROR)
@@ -146,7 +148,7 @@ class JobAdmin(ReadOnlyAdmin):
                 text = f"{len(seen) - len(jobs)} of the jobs have left this list meanwhile and were left alone."
                 self.message_user(request, text, messages.WARNING)
             return None
-        request.current_app = self.admin_site.name  # type: ignore[attr-defined]
+        request.current_app = self.admin_site.name
         context = {
             **self.admin_site.each_context(request),
             "title": f"{verb.title} {len(jobs)} job{'' if len(jobs) == 1 else 's'}?",
@@ -208,9 +210,10 @@ class JobAdmin(ReadOnlyAdmin):
             raise PermissionDenied
         job = self.get_object(request, object_id)
         if job is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
+            self.message_user(request, f"There is no row of a job {object_id!r}.", messages.WARNING)
+            return HttpResponseRedirect(self._address("changelist"))
         page = JobPage(job, may_see_workers=request.user.has_perm("jobrail.view_worker"))
-        request.current_app = self.admin_site.name  # type: ignore[attr-defined]
+        request.current_app = self.admin_site.name
         context = {
             **self.admin_site.each_context(request),
             **page.context(),
@@ -235,8 +238,8 @@ class JobAdmin(ReadOnlyAdmin):
         self._run(request, verb, [(str(job_id), request.POST.get("seen", ""))])
         return HttpResponseRedirect(self._address("change", job_id))
 
-    def _address(self, view: str, job_id: object) -> str:
-        return reverse(f"admin:jobrail_job_{view}", args=[job_id], current_app=self.admin_site.name)
+    def _address(self, view: str, *args: object) -> str:
+        return reverse(f"admin:jobrail_job_{view}", args=args, current_app=self.admin_site.name)
 
     def download_view(self, request: HttpRequest, job_id: UUID, column: str) -> HttpResponse:
         """Hand out one long column, whole, as a text to save."""
@@ -271,8 +274,3 @@ def id_range(term: str) -> tuple[UUID, UUID] | None:
     if len(digits) <= 16:
         lowest[16], highest[16] = "8", "b"
     return UUID("".join(lowest)), UUID("".join(highest))
-
-
-def _may(request: HttpRequest, name: str) -> bool:
-    verb = verbs.VERBS.get(name)
-    return verb is None or verb.is_allowed(request)

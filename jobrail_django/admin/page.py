@@ -39,7 +39,8 @@ class JobPage:
             "pill": display.pill(job.state),
             "jobrail_notice": self.notice,
             "facts": self._facts(),
-            "error": (job.error_type or job.error_message) and (job.error_type, cut(job.error_message or "", display.SHOWN)),
+            "error": (job.error_type or job.error_message)
+            and (job.error_type, cut(job.error_message or "", display.SHOWN)),
             "arguments": display.arguments(job.payload),
             "payload_size": display.size(job.payload),
             "result": None if job.result is None else display.pretty(job.result),
@@ -82,9 +83,7 @@ class JobPage:
 
     def _attempts(self) -> dict[str, Any]:
         using = self.job._state.db
-        rows = list(
-            Attempt.objects.using(using).filter(job_id=self.job.pk).order_by("-token")[: SHOWN_ATTEMPTS + 1]
-        )
+        rows = list(Attempt.objects.using(using).filter(job_id=self.job.pk).order_by("-token")[: SHOWN_ATTEMPTS + 1])
         hosts: dict[str, str] = {}
         if self.may_see_workers:
             workers = Worker.objects.using(using).filter(pk__in={row.worker for row in rows})

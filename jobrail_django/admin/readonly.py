@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import admin
@@ -14,14 +15,15 @@ from .. import conf
 class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Rows of JobRail's database that nobody can add, edit or delete by form."""
 
-    actions = None
+    actions: Sequence[str] | None = None
 
     class Media:
         css = {"all": ["jobrail_django/admin.css"]}
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Model]:
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         """Read from the database that the settings name."""
-        return super().get_queryset(request).using(conf.get_settings().database)
+        rows: QuerySet[Any] = super().get_queryset(request).using(conf.get_settings().database)
+        return rows
 
     def has_add_permission(self, request: HttpRequest, *args: Any) -> bool:
         """Nobody adds rows: the mirror does."""

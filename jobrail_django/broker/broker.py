@@ -10,7 +10,6 @@ from typing import Any
 
 import redis
 
-from ..errors import ScriptError
 from .faults import translated
 from .keys import QueueKeys, worker_key, workers_key
 from .records import (
@@ -63,7 +62,7 @@ class Broker:
     def __init__(
         self, client: redis.Redis, prefix: str, *, where: str = "?", now_ms: Callable[[], int] | None = None
     ) -> None:
-        self.client = client
+        self.client: Any = client
         self.prefix = prefix
         self.where = where
         self._now_ms = now_ms

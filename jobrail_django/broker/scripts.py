@@ -56,7 +56,7 @@ class Source:
 
 
 def _read(name: str) -> str:
-    return resources.files("jobrail_django").joinpath("lua", name).read_text(encoding="utf-8")
+    return (resources.files("jobrail_django") / "lua" / name).read_text(encoding="utf-8")
 
 
 def parse_header(text: str) -> Header:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from django.db import DatabaseError, OperationalError, ProgrammingError, connections, transaction
+from django.db import DatabaseError, InterfaceError, OperationalError, ProgrammingError, connections, transaction
 
 from ..errors import ConfigurationError
 from ..querysets import tables_missing
@@ -32,6 +32,8 @@ def writing(using: str) -> Iterator[None]:
     try:
         with transaction.atomic(using=using, durable=True):
             yield
+    except InterfaceError as exc:  # no DatabaseError, yet it means the same: the connection broke in the middle
+        raise OperationalError(*exc.args) from exc
     except (OperationalError, ProgrammingError) as exc:
         missing = False
         with suppress(DatabaseError):

@@ -91,7 +91,7 @@ class Child:
                 orphaned_at, self._leaving = now, True
             if orphaned_at is not None and now - orphaned_at > self._orphan_grace_s:
                 return 1
-            busy = any([self._watch(slot, now) for slot in self._slots])
+            busy = sum(self._watch(slot, now) for slot in self._slots) > 0
             self._leaving = self._leaving or due(now)
             time.sleep(BUSY_TICK_S if busy else IDLE_TICK_S)
         return 0

@@ -81,8 +81,13 @@ class Executor:
             task = registry.get(envelope.task).with_call_options(envelope.options)
         except (TaskNotRegistered, UnknownPayloadVersion) as exc:
             reason = f"parked until a worker can run it: {message(exc)}"
-            logger.warning("Job parked: job_id=%s task=%s queue=%s", job.id, run.task_name, run.queue,
-                           extra=extra("job_parked", job_id=job.id, task=run.task_name, queue=run.queue))
+            logger.warning(
+                "Job parked: job_id=%s task=%s queue=%s",
+                job.id,
+                run.task_name,
+                run.queue,
+                extra=extra("job_parked", job_id=job.id, task=run.task_name, queue=run.queue),
+            )
             return self._unstarted(run, "park", reason, delay_ms=PARK_MS)
         except (DecodeError, InvalidOption) as exc:
             run.started_s = time.monotonic()
@@ -105,12 +110,25 @@ class Executor:
             hard = run.soft_deadline_s + HARD_LIMIT_AFTER_S
             delay_ms = round(backoff.delay_s(job.attempts + 1) * 1000)
         run.context = RunningJob(
-            id=job.id, task=task.name, queue=run.queue, attempt=number, max_attempts=job.max_attempts,
-            losses=job.losses, round=job.round, token=job.rev, deadline_s=run.soft_deadline_s or None,
+            id=job.id,
+            task=task.name,
+            queue=run.queue,
+            attempt=number,
+            max_attempts=job.max_attempts,
+            losses=job.losses,
+            round=job.round,
+            token=job.rev,
+            deadline_s=run.soft_deadline_s or None,
         )
         on_start(now, hard, delay_ms)
-        logger.info("Job started: job_id=%s task=%s attempt=%d queue=%s", job.id, task.name, number, run.queue,
-                    extra=extra("job_started", job_id=job.id, task=task.name, attempt=number, queue=run.queue))
+        logger.info(
+            "Job started: job_id=%s task=%s attempt=%d queue=%s",
+            job.id,
+            task.name,
+            number,
+            run.queue,
+            extra=extra("job_started", job_id=job.id, task=task.name, attempt=number, queue=run.queue),
+        )
         if signals.job_started.has_listeners():
             signals.job_started.send_robust(sender=task.name, job_id=job.id, task=task.name, attempt=number)
         interrupted = True
@@ -168,7 +186,9 @@ class Executor:
     ) -> Settlement:
         ran_s = time.monotonic() - run.started_s
         delay_ms = round(delay_s * 1000)
-        return Settlement(run.job.id, run.claim, verb, outcome, run.started_s, ran_s, delay_ms, error_record(exc), reason)
+        return Settlement(
+            run.job.id, run.claim, verb, outcome, run.started_s, ran_s, delay_ms, error_record(exc), reason
+        )
 
     def _ended(
         self, run: Run, task: Task[..., Any], exc: BaseException, backoff_s: Callable[[int], float]

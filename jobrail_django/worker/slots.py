@@ -244,9 +244,7 @@ class Slot:
         if is_new and claim.epoch:
             logger.warning("Redis lost this queue's data: queue=%s", queue, extra=extra("redis_empty", queue=queue))
         self._shared.epochs[queue] = epoch
-        return Claim(
-            slot=claim.slot, n=claim.n, ack=claim.ack, limit=claim.limit, lease_ms=claim.lease_ms, epoch=epoch
-        )
+        return Claim(slot=claim.slot, n=claim.n, ack=claim.ack, limit=claim.limit, lease_ms=claim.lease_ms, epoch=epoch)
 
     def _accept(self, queue: str, claim: Claim, claimed: Claimed, sent: float) -> None:
         """Take in the reply to a claim: from here on the supervisor sees these jobs as held."""
@@ -316,9 +314,7 @@ class Slot:
             tail, self._waiting = list(self._waiting), deque()
             queue, claim_id, held_n = self._queue, self._claim_id, self._held_n
         try:
-            self._shared.broker.settle(
-                queue, self.name, [Settlement(item.job.id, claim_id, "return") for item in tail]
-            )
+            self._shared.broker.settle(queue, self.name, [Settlement(item.job.id, claim_id, "return") for item in tail])
         except BrokerError as exc:
             self._shared.faults.log(logging.WARNING, "return_failed", "Cannot return claimed jobs: %s", exc)
             return  # still recorded as held, and so renewed until this process ends
@@ -338,8 +334,13 @@ class Slot:
             time.sleep(0.05)
 
     def _lost(self, run: Run) -> None:
-        logger.warning("Lease lost: job_id=%s task=%s queue=%s", run.job.id, run.task_name, run.queue,
-                       extra=extra("lease_lost", job_id=run.job.id, task=run.task_name, queue=run.queue))
+        logger.warning(
+            "Lease lost: job_id=%s task=%s queue=%s",
+            run.job.id,
+            run.task_name,
+            run.queue,
+            extra=extra("lease_lost", job_id=run.job.id, task=run.task_name, queue=run.queue),
+        )
         signals.lease_lost.send_robust(
             sender=run.task_name, job_id=run.job.id, task=run.task_name, attempt=run.job.attempts + run.job.losses + 1
         )
@@ -357,8 +358,13 @@ _ENDS = {
 def announce(answer: Settled, outcome: Settlement, run: Run) -> None:
     """Log an outcome and send its signal, now that it is recorded, or log that it was refused."""
     if answer.status is not SettleStatus.OK:
-        logger.warning("Outcome refused, the lease was lost: job_id=%s task=%s outcome=%s", run.job.id, run.task_name,
-                       outcome.outcome, extra=extra("lease_lost", job_id=run.job.id, task=run.task_name))
+        logger.warning(
+            "Outcome refused, the lease was lost: job_id=%s task=%s outcome=%s",
+            run.job.id,
+            run.task_name,
+            outcome.outcome,
+            extra=extra("lease_lost", job_id=run.job.id, task=run.task_name),
+        )
         signals.lease_lost.send_robust(
             sender=run.task_name, job_id=run.job.id, task=run.task_name, attempt=run.job.attempts + run.job.losses + 1
         )
@@ -368,14 +374,29 @@ def announce(answer: Settled, outcome: Settlement, run: Run) -> None:
     number = run.job.attempts + run.job.losses + 1
     end = _ENDS.get(State(answer.state))
     if end is None:
-        logger.info("Job released: job_id=%s task=%s attempt=%d queue=%s", run.job.id, run.task_name, number, run.queue,
-                    extra=extra("job_released", job_id=run.job.id, task=run.task_name, queue=run.queue))
+        logger.info(
+            "Job released: job_id=%s task=%s attempt=%d queue=%s",
+            run.job.id,
+            run.task_name,
+            number,
+            run.queue,
+            extra=extra("job_released", job_id=run.job.id, task=run.task_name, queue=run.queue),
+        )
         return
     level, text, action, signal = end
     if logger.isEnabledFor(level):
-        logger.log(level, text + ": job_id=%s task=%s attempt=%d queue=%s duration=%.3fs reason=%s", run.job.id,
-                   run.task_name, number, run.queue, outcome.ran_s, outcome.reason or "-",
-                   extra=extra(action, job_id=run.job.id, task=run.task_name, attempt=number, queue=run.queue,
-                               duration_s=outcome.ran_s))
+        logger.log(
+            level,
+            text + ": job_id=%s task=%s attempt=%d queue=%s duration=%.3fs reason=%s",
+            run.job.id,
+            run.task_name,
+            number,
+            run.queue,
+            outcome.ran_s,
+            outcome.reason or "-",
+            extra=extra(
+                action, job_id=run.job.id, task=run.task_name, attempt=number, queue=run.queue, duration_s=outcome.ran_s
+            ),
+        )
     if signal.has_listeners():
         signal.send_robust(sender=run.task_name, job_id=run.job.id, task=run.task_name, attempt=number)

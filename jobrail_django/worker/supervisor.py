@@ -142,9 +142,14 @@ class Supervisor:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         if self.options.upkeep:
             self._upkeep = _Place(-1)
-        logger.info("Worker started: worker=%s queues=%s processes=%d threads=%d", self._info.id,
-                    ",".join(self._info.queues), self._info.processes, self._info.threads,
-                    extra=extra("worker_started", worker=self._info.id))
+        logger.info(
+            "Worker started: worker=%s queues=%s processes=%d threads=%d",
+            self._info.id,
+            ",".join(self._info.queues),
+            self._info.processes,
+            self._info.threads,
+            extra=extra("worker_started", worker=self._info.id),
+        )
         try:
             self._loop(waker)
         finally:
@@ -212,7 +217,7 @@ class Supervisor:
         except BrokerError as exc:
             self._failed("burst_failed", exc)
             return
-        busy = any(s.ready and not s.paused or s.retrying or s.running or s.due for s in looks)
+        busy = any((s.ready and not s.paused) or s.retrying or s.running or s.due for s in looks)
         self._quiet_looks = 0 if busy else self._quiet_looks + 1
         if self._quiet_looks >= 2:
             self._stop_at = time.monotonic() + self.options.grace_s
@@ -253,7 +258,11 @@ class Supervisor:
     def _child_main(self, place: _Place) -> int:
         supervisor = self._info.pid
         child = Child(
-            self.options, self._memory, place.index, name=place.name, supervisor=supervisor,
+            self.options,
+            self._memory,
+            place.index,
+            name=place.name,
+            supervisor=supervisor,
             broker=get_broker(timeout_s=CALL_S),
         )
         return child.run()
@@ -261,7 +270,8 @@ class Supervisor:
     def _upkeep_main(self, place: _Place) -> int:
         memory, supervisor = self._memory, self._info.pid
         Upkeep(
-            get_broker(timeout_s=CALL_S), get_settings(),
+            get_broker(timeout_s=CALL_S),
+            get_settings(),
             lambda: memory.upkeep_stopping or os.getppid() != supervisor,
         ).run()
         return EXIT_OK
@@ -303,8 +313,13 @@ class Supervisor:
             pause_s = min(LONGEST_PAUSE_S, 2.0 ** (place.quick_deaths - 1)) if place.quick_deaths else 0.0
             place.start_after = now + pause_s
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            logger.error("A child of the worker died: child=%s how=%s restart_in=%.0fs", place.name, how, pause_s,
-                         extra=extra("child_died", worker=self._info.id, child=place.name))
+            logger.error(
+                "A child of the worker died: child=%s how=%s restart_in=%.0fs",
+                place.name,
+                how,
+                pause_s,
+                extra=extra("child_died", worker=self._info.id, child=place.name),
+            )
         if place.index >= 0:
             self._recover(place, now)
             self._pay(now)
@@ -324,8 +339,11 @@ class Supervisor:
         """Replace a child in which a handler has outlived its hard limit."""
         for place in self._places:
             if place.pid and any(0 < held.hard_deadline <= now for _, held in self._held(place)):
-                logger.error("A handler ignored its time limit, its child is replaced: child=%s", place.name,
-                             extra=extra("child_killed", worker=self._info.id, child=place.name))
+                logger.error(
+                    "A handler ignored its time limit, its child is replaced: child=%s",
+                    place.name,
+                    extra=extra("child_killed", worker=self._info.id, child=place.name),
+                )
                 place.death = Death.LIMIT
                 self._kill(place)
 
@@ -383,8 +401,9 @@ class Supervisor:
             pending = memory.pending_claim()
             if pending is not None:
                 queue = queues[pending.queue]
-                claim = Claim(slot=name, n=pending.n, ack=pending.ack, limit=0,
-                              lease_ms=get_settings().lease_ms, epoch="")
+                claim = Claim(
+                    slot=name, n=pending.n, ack=pending.ack, limit=0, lease_ms=get_settings().lease_ms, epoch=""
+                )
                 self._recover_claim(queue, claim, known, until)
         self._memory.reset_child(place.index)
 
@@ -411,8 +430,17 @@ class Supervisor:
             return Settlement(job_id, claim, "lost", Outcome.LOST, started, now - started)
         if death is Death.LIMIT and 0 < held.hard_deadline <= now:
             error = TimeLimitExceeded("The handler ignored its time limit, and its process was replaced.")
-            return Settlement(job_id, claim, "retry", Outcome.TIMED_OUT, started, now - started, held.retry_delay_ms,
-                              error_record(error), f"timed out after {now - started:.1f} s")
+            return Settlement(
+                job_id,
+                claim,
+                "retry",
+                Outcome.TIMED_OUT,
+                started,
+                now - started,
+                held.retry_delay_ms,
+                error_record(error),
+                f"timed out after {now - started:.1f} s",
+            )
         why = "interrupted by shutdown" if death is Death.STOPPED else "its process was replaced"
         error_json = orjson.dumps({"type": "", "message": why, "traceback": ""})
         return Settlement(job_id, claim, "release", Outcome.RELEASED, started, now - started, 0, error_json, why)
@@ -437,7 +465,10 @@ class Supervisor:
                     if answer.status is SettleStatus.OK:
                         logger.warning(
                             "Job given back for a child that is gone: job_id=%s queue=%s as=%s state=%s",
-                            owed.settlement.id, queue, owed.settlement.verb, answer.state,
+                            owed.settlement.id,
+                            queue,
+                            owed.settlement.verb,
+                            answer.state,
                             extra=extra("job_given_back", job_id=owed.settlement.id, queue=queue, state=answer.state),
                         )
 

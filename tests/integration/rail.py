@@ -60,7 +60,9 @@ class Rail:
         """Id of the last claim."""
         return f"{self.slot}:{self.n}"
 
-    def settle(self, jobs: Sequence[ClaimedJob], verb: str, outcome: str, data: bytes = b"", *, delay_ms: int = 0) -> None:
+    def settle(
+        self, jobs: Sequence[ClaimedJob], verb: str, outcome: str, data: bytes = b"", *, delay_ms: int = 0
+    ) -> None:
         """End the attempts of jobs claimed last, each after 20 ms."""
         started = time.monotonic() - 0.03
         outcomes = [

@@ -14,8 +14,6 @@ from demo_parts.report import Report
 from django.core import mail
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
-from jobrail_django import Retry, get_job
-from jobrail_django.models import Job
 from PIL import Image
 from shop import flaky, partner, tasks
 from shop.models import BadRow, Order, Product, TrackedJob, Upload
@@ -23,6 +21,9 @@ from shop.order_file import COLUMNS, NotAnOrderFile, OrderRow, read_orders
 from shop.pictures import BROKEN_SAMPLES, SAMPLES, BrokenPicture, make_thumbnail_file, picture_path
 from shop.sample import ORDER_FILES, create_products
 from shop.tracking import NOT_ARRIVED, current_states, track
+
+from jobrail_django import Retry, get_job
+from jobrail_django.models import Job
 
 HEADER = ",".join(COLUMNS)
 GOOD = "A-1,2024-02-29,王小明,x@example.org,MUG-001,2,12.50"
@@ -133,7 +134,9 @@ def test_shipped_files_have_the_same_orders_and_bad_rows() -> None:
     utf8, windows = (read_orders(file.read_bytes()) for file in ORDER_FILES)
 
     assert (utf8.encoding, windows.encoding) == ("UTF-8", "Windows-1252")
-    assert [order._replace(customer="") for order in utf8.orders] == [order._replace(customer="") for order in windows.orders]
+    assert [order._replace(customer="") for order in utf8.orders] == [
+        order._replace(customer="") for order in windows.orders
+    ]
     assert [bad.line for bad in utf8.bad] == [bad.line for bad in windows.bad]
     assert (len(utf8.orders), len(utf8.bad)) == (2440, 70)
 
@@ -164,7 +167,11 @@ def test_save_orders_twice_returns_the_same_and_saves_once(db, shop_folder: Path
     upload, later = upload_of(shop_folder, b""), upload_of(shop_folder, b"")
     rows = [list(order) for order in read_orders(file_of(GOOD, GOOD.replace("A-1", "A-2"))).orders]
 
-    results = [tasks.save_orders(upload.pk, rows), tasks.save_orders(upload.pk, rows), tasks.save_orders(later.pk, rows)]
+    results = [
+        tasks.save_orders(upload.pk, rows),
+        tasks.save_orders(upload.pk, rows),
+        tasks.save_orders(later.pk, rows),
+    ]
 
     assert results == [{"saved": 2, "known": 0}, {"saved": 2, "known": 0}, {"saved": 0, "known": 2}]
     assert Order.objects.count() == 2
@@ -455,7 +462,12 @@ def ended(task: str, state: str, **subject: object) -> None:
 
 @pytest.mark.parametrize(
     ("sku", "state", "is_fine"),
-    [("MUG-001", "succeeded", True), ("MUG-001", "dead", False), ("BOX-008", "dead", True), ("BOX-008", "succeeded", False)],
+    [
+        ("MUG-001", "succeeded", True),
+        ("MUG-001", "dead", False),
+        ("BOX-008", "dead", True),
+        ("BOX-008", "succeeded", False),
+    ],
 )
 def test_report_expects_broken_pictures_to_end_dead(shop: Client, sku: str, state: str, is_fine: bool) -> None:
     Product.objects.update(thumbnail="thumbnails/x.png")
@@ -467,7 +479,9 @@ def test_report_expects_broken_pictures_to_end_dead(shop: Client, sku: str, stat
 
 
 @pytest.mark.parametrize(("cancelled", "is_fine"), [(True, True), (False, False)])
-def test_report_expects_only_cancelled_orders_to_lose_their_review(order: Order, cancelled: bool, is_fine: bool) -> None:
+def test_report_expects_only_cancelled_orders_to_lose_their_review(
+    order: Order, cancelled: bool, is_fine: bool
+) -> None:
     moment = datetime.now(timezone.utc)
     Order.objects.update(receipt_sent_at=moment, partner_told_at=moment, cancelled_at=moment if cancelled else None)
     ended(tasks.ask_for_review.name, "cancelled", order=order)

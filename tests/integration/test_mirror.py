@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 
 import pytest
+import redis
 from django.core.management import call_command
 from django.db import OperationalError, connection, connections
+
 from jobrail_django.broker.broker import Broker
-from jobrail_django.broker.connection import connect
 from jobrail_django.broker.records import WorkerInfo
 from jobrail_django.errors import BrokerUnavailable, ConfigurationError, ScriptError
 from jobrail_django.models import Attempt, Job, Queue, Worker
 from jobrail_django.upkeep.mirror import BATCH_BYTES, Mirror, MirrorCounts
 from jobrail_django.upkeep.workers import KEEP, WorkerRegister
-from rail import Rail, error_record
+
+from .rail import Rail, error_record
 
 pytestmark = [pytest.mark.db_vendor, pytest.mark.django_db]
 
@@ -107,7 +108,9 @@ class TestRows:
         job, attempt = row(job_id), Attempt.objects.get()
         assert (job.state, job.error_type, job.error_message) == ("dead", "shop.errors.BadRow", "row 7 <b>")
         assert (attempt.error_type, attempt.error_message, attempt.traceback) == (
-            "shop.errors.BadRow", "row 7 <b>", "Traceback\n  x.py",
+            "shop.errors.BadRow",
+            "row 7 <b>",
+            "Traceback\n  x.py",
         )
 
     def test_error_stays_with_the_job_until_its_next_attempt_ends(self, rail: Rail, mirror: Mirror) -> None:
@@ -124,7 +127,8 @@ class TestRows:
         assert (running.state, running.error_type) == ("running", "builtins.ValueError")
         assert (row(job_id).state, row(job_id).error_type) == ("succeeded", "")
         assert list(Attempt.objects.order_by("token").values_list("number", "outcome")) == [
-            (1, "failed"), (2, "succeeded"),
+            (1, "failed"),
+            (2, "succeeded"),
         ]
 
     def test_attempts_of_several_rounds_add_up(self, rail: Rail, mirror: Mirror) -> None:
@@ -280,9 +284,7 @@ class TestRepeats:
 class TestUnreadable:
     @pytest.fixture
     def errors(self, caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-        return lambda: [
-            record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING
-        ]
+        return lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
     def test_change_without_a_job_is_dropped_and_logged_once(self, rail: Rail, mirror: Mirror, errors) -> None:
         ids = rail.enqueue(3)
@@ -480,7 +482,7 @@ def kill_connection() -> None:
 
 
 def test_redis_away_raises_and_writes_nothing() -> None:
-    broker = Broker(connect("redis://127.0.0.1:1/0", timeout_s=0.2), "away")
+    broker = Broker(redis.Redis(host="127.0.0.1", port=1, socket_connect_timeout=0.2), "away")
 
     with pytest.raises(BrokerUnavailable):
         Mirror(broker, ["default"], using="default").run_once()
@@ -519,8 +521,16 @@ class TestWorkers:
 
     def info(self, worker_id: str, seen_ms: int = 0) -> WorkerInfo:
         return WorkerInfo(
-            id=worker_id, name=f"w-{worker_id}", host="web\x001", pid=4711, queues=("default", "mail"), processes=2,
-            threads=4, started_ms=1_700_000_000_000, seen_ms=1_700_000_000_000 + seen_ms, version="0.1",
+            id=worker_id,
+            name=f"w-{worker_id}",
+            host="web\x001",
+            pid=4711,
+            queues=("default", "mail"),
+            processes=2,
+            threads=4,
+            started_ms=1_700_000_000_000,
+            seen_ms=1_700_000_000_000 + seen_ms,
+            version="0.1",
         )
 
     def test_worker_is_written_while_alive_marked_when_gone_and_removed_after_a_week(self, broker: Broker) -> None:

@@ -13,7 +13,8 @@ from io import StringIO
 import pytest
 import uuid_utils
 from django.core.management import call_command
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, connection, transaction
+
 from jobrail_django.models import Attempt, Job
 from jobrail_django.querysets import Row, tables_missing, task_prefix
 
@@ -129,9 +130,21 @@ def test_migration_goes_back_to_zero_and_forward_again_i12() -> None:
 class TestUpsert:
     def test_new_row_has_every_value_as_given(self) -> None:
         values = job_values(
-            state="dead", rev=7, round=2, priority=-100, run_after=NOW + timedelta(days=1), attempts=3, losses=1,
-            result='{"a": [1, 2]}', reason="ValueError: bad", error_type="ValueError", error_message="naïve ☃ 🎉",
-            claim="0badcafe.0.0:12", cancel_requested=True, started_at=NOW, finished_at=NOW,
+            state="dead",
+            rev=7,
+            round=2,
+            priority=-100,
+            run_after=NOW + timedelta(days=1),
+            attempts=3,
+            losses=1,
+            result='{"a": [1, 2]}',
+            reason="ValueError: bad",
+            error_type="ValueError",
+            error_message="naïve ☃ 🎉",
+            claim="0badcafe.0.0:12",
+            cancel_requested=True,
+            started_at=NOW,
+            finished_at=NOW,
         )
 
         upsert(values)
@@ -208,8 +221,6 @@ class TestUpsert:
         assert (row.task, row.reason, row.claim) == ("t" * 254 + "…", "é" * 255, "c" * 99 + "…")
 
     def test_number_out_of_range_raises_and_writes_nothing_of_the_statement(self) -> None:
-        from django.db import transaction
-
         if connection.vendor == "sqlite":
             pytest.skip("SQLite stores any 64-bit number in any integer column")
 
@@ -240,8 +251,6 @@ class TestInsertMissing:
         assert list(found) == [(2, "failed", 1), (4, "failed", 2)]
 
     def test_other_faults_are_not_swallowed(self) -> None:
-        from django.db import transaction
-
         job_id = new_id()
         upsert(job_values(job_id))
 
@@ -254,7 +263,9 @@ class TestInsertMissing:
 class TestTaskPrefix:
     @pytest.fixture(autouse=True)
     def jobs(self) -> None:
-        upsert(*(job_values(task=task) for task in ("shop.a", "shop.ab", "shop.b", "shopxa", "100%_sure.x", "100%asure.x")))
+        upsert(
+            *(job_values(task=task) for task in ("shop.a", "shop.ab", "shop.b", "shopxa", "100%_sure.x", "100%asure.x"))
+        )
 
     @pytest.mark.parametrize(
         ("prefix", "found"),

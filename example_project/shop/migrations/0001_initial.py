@@ -5,104 +5,145 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
-    dependencies = [
-    ]
+    dependencies = []
 
     operations = [
         migrations.CreateModel(
-            name='Order',
+            name="Order",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('number', models.CharField(max_length=20, unique=True)),
-                ('placed_on', models.DateField()),
-                ('customer', models.CharField(max_length=120)),
-                ('email', models.EmailField(max_length=254)),
-                ('sku', models.CharField(max_length=20)),
-                ('quantity', models.PositiveIntegerField()),
-                ('unit_price', models.DecimalField(decimal_places=2, max_digits=9)),
-                ('cancelled_at', models.DateTimeField(blank=True, null=True)),
-                ('receipt_sent_at', models.DateTimeField(blank=True, null=True)),
-                ('partner_told_at', models.DateTimeField(blank=True, null=True)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("number", models.CharField(max_length=20, unique=True)),
+                ("placed_on", models.DateField()),
+                ("customer", models.CharField(max_length=120)),
+                ("email", models.EmailField(max_length=254)),
+                ("sku", models.CharField(max_length=20)),
+                ("quantity", models.PositiveIntegerField()),
+                ("unit_price", models.DecimalField(decimal_places=2, max_digits=9)),
+                ("cancelled_at", models.DateTimeField(blank=True, null=True)),
+                ("receipt_sent_at", models.DateTimeField(blank=True, null=True)),
+                ("partner_told_at", models.DateTimeField(blank=True, null=True)),
             ],
             options={
-                'ordering': ['-pk'],
+                "ordering": ["-pk"],
             },
         ),
         migrations.CreateModel(
-            name='Product',
+            name="Product",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('sku', models.CharField(max_length=20, unique=True)),
-                ('name', models.CharField(max_length=100)),
-                ('price', models.DecimalField(decimal_places=2, max_digits=9)),
-                ('picture', models.CharField(blank=True, max_length=200)),
-                ('thumbnail', models.CharField(blank=True, max_length=200)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("sku", models.CharField(max_length=20, unique=True)),
+                ("name", models.CharField(max_length=100)),
+                ("price", models.DecimalField(decimal_places=2, max_digits=9)),
+                ("picture", models.CharField(blank=True, max_length=200)),
+                ("thumbnail", models.CharField(blank=True, max_length=200)),
             ],
             options={
-                'ordering': ['sku'],
+                "ordering": ["sku"],
             },
         ),
         migrations.CreateModel(
-            name='Upload',
+            name="Upload",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('name', models.CharField(max_length=200)),
-                ('path', models.CharField(max_length=500)),
-                ('encoding', models.CharField(blank=True, max_length=20)),
-                ('rows', models.PositiveIntegerField(default=0)),
-                ('uploaded_at', models.DateTimeField(auto_now_add=True)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(max_length=200)),
+                ("path", models.CharField(max_length=500)),
+                ("encoding", models.CharField(blank=True, max_length=20)),
+                ("rows", models.PositiveIntegerField(default=0)),
+                ("uploaded_at", models.DateTimeField(auto_now_add=True)),
             ],
             options={
-                'ordering': ['-pk'],
+                "ordering": ["-pk"],
             },
         ),
         migrations.CreateModel(
-            name='PartnerCall',
+            name="PartnerCall",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('answer', models.CharField(max_length=20)),
-                ('called_at', models.DateTimeField(auto_now_add=True)),
-                ('order', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='partner_calls', to='shop.order')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("answer", models.CharField(max_length=20)),
+                ("called_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "order",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="partner_calls", to="shop.order"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['pk'],
+                "ordering": ["pk"],
             },
         ),
         migrations.CreateModel(
-            name='TrackedJob',
+            name="TrackedJob",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('job_id', models.CharField(max_length=36, unique=True)),
-                ('task', models.CharField(max_length=100)),
-                ('asked_at', models.DateTimeField(auto_now_add=True)),
-                ('order', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='jobs', to='shop.order')),
-                ('product', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='jobs', to='shop.product')),
-                ('upload', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='jobs', to='shop.upload')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("job_id", models.CharField(max_length=36, unique=True)),
+                ("task", models.CharField(max_length=100)),
+                ("asked_at", models.DateTimeField(auto_now_add=True)),
+                (
+                    "order",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="jobs",
+                        to="shop.order",
+                    ),
+                ),
+                (
+                    "product",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="jobs",
+                        to="shop.product",
+                    ),
+                ),
+                (
+                    "upload",
+                    models.ForeignKey(
+                        blank=True,
+                        null=True,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="jobs",
+                        to="shop.upload",
+                    ),
+                ),
             ],
             options={
-                'ordering': ['-pk'],
+                "ordering": ["-pk"],
             },
         ),
         migrations.AddField(
-            model_name='order',
-            name='upload',
-            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='orders', to='shop.upload'),
+            model_name="order",
+            name="upload",
+            field=models.ForeignKey(
+                blank=True,
+                null=True,
+                on_delete=django.db.models.deletion.SET_NULL,
+                related_name="orders",
+                to="shop.upload",
+            ),
         ),
         migrations.CreateModel(
-            name='BadRow',
+            name="BadRow",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('line', models.PositiveIntegerField()),
-                ('reason', models.CharField(max_length=300)),
-                ('text', models.CharField(max_length=200)),
-                ('upload', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='bad_rows', to='shop.upload')),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("line", models.PositiveIntegerField()),
+                ("reason", models.CharField(max_length=300)),
+                ("text", models.CharField(max_length=200)),
+                (
+                    "upload",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="bad_rows", to="shop.upload"
+                    ),
+                ),
             ],
             options={
-                'ordering': ['line'],
-                'constraints': [models.UniqueConstraint(fields=('upload', 'line'), name='shop_one_bad_row_per_line')],
+                "ordering": ["line"],
+                "constraints": [models.UniqueConstraint(fields=("upload", "line"), name="shop_one_bad_row_per_line")],
             },
         ),
     ]

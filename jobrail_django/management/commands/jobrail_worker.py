@@ -47,21 +47,46 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Declare the options."""
-        parser.add_argument("-q", "--queue", action="append", default=[], metavar="NAME[=WEIGHT]",
-                            help="queue to serve, repeatable; default: all that JOBRAIL['QUEUES'] declares")
-        parser.add_argument("-p", "--processes", type=_whole(1, 512), default=None,
-                            help="processes that run jobs; default: one per CPU, at most 4")
-        parser.add_argument("-t", "--threads", type=_whole(1, 64), default=4,
-                            help="jobs that each process runs at the same time; default: 4")
+        parser.add_argument(
+            "-q",
+            "--queue",
+            action="append",
+            default=[],
+            metavar="NAME[=WEIGHT]",
+            help="queue to serve, repeatable; default: all that JOBRAIL['QUEUES'] declares",
+        )
+        parser.add_argument(
+            "-p",
+            "--processes",
+            type=_whole(1, 512),
+            default=None,
+            help="processes that run jobs; default: one per CPU, at most 4",
+        )
+        parser.add_argument(
+            "-t",
+            "--threads",
+            type=_whole(1, 64),
+            default=4,
+            help="jobs that each process runs at the same time; default: 4",
+        )
         parser.add_argument("--only", choices=PARTS, help="run only this part")
         parser.add_argument("--without", choices=PARTS, help="run all but this part")
-        parser.add_argument("--burst", action="store_true",
-                            help="exit once nothing is ready, due, retrying or running")
+        parser.add_argument("--burst", action="store_true", help="exit once nothing is ready, due, retrying or running")
         parser.add_argument("--max-jobs", type=_whole(1, 2**31), default=0, help="replace a process after so many jobs")
-        parser.add_argument("--max-memory", type=_whole(1, 2**31), default=0, metavar="MIB",
-                            help="replace a process that uses more resident memory")
-        parser.add_argument("--grace", type=_seconds, default=None, metavar="SECONDS",
-                            help="how long running jobs may go on after TERM; default: JOBRAIL['GRACE_SECONDS']")
+        parser.add_argument(
+            "--max-memory",
+            type=_whole(1, 2**31),
+            default=0,
+            metavar="MIB",
+            help="replace a process that uses more resident memory",
+        )
+        parser.add_argument(
+            "--grace",
+            type=_seconds,
+            default=None,
+            metavar="SECONDS",
+            help="how long running jobs may go on after TERM; default: JOBRAIL['GRACE_SECONDS']",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the worker and exit with its code."""
