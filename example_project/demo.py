@@ -36,8 +36,6 @@ DRAIN_S = 90.0
 START_S = 60.0
 #: Seconds a process has to end after TERM.
 GRACE_S = 15.0
-#: A Unix socket's whole path may have about 100 characters.
-LONGEST_FOLDER = 70
 
 
 def demo_seconds() -> float | None:
@@ -54,19 +52,13 @@ def demo_seconds() -> float | None:
     return seconds
 
 
-def make_folder() -> Path:
-    """Create the folder for everything the demo writes, with a path short enough for a socket."""
-    parent = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="jobrail-demo-", dir="/tmp" if len(parent) > LONGEST_FOLDER else parent))
-
-
 class Demo:
     """One run: prepare, start, visit, report; `clean_up` ends whatever was begun."""
 
     def __init__(self, signals: StopSignals, seconds: float | None) -> None:
         self.signals = signals
         self.seconds = seconds
-        self.folder = make_folder()
+        self.folder = Path(tempfile.mkdtemp(prefix="jobrail-demo-"))
         self.password = secrets.token_urlsafe(9)
         self.children: list[Child] = []
         self.requests = 0
@@ -95,7 +87,13 @@ class Demo:
         get_user_model().objects.create_superuser(ADMIN_NAME, password=self.password)
 
     def start(self) -> None:
-        """Start the web server and then the worker, which has to know where the site answers."""
+        """Start the Redis, the web server, and then the worker, which has to know where the site answers.
+
+        Web server and worker would start the embedded server themselves; the demo does it, so that it never has to stop
+        one that is about to start.
+        """
+        if self.own_server:
+            self.start_redis()
         for last_try in (False, False, True):
             port = free_port()
             self.url = os.environ["JOBRAIL_DEMO_URL"] = f"http://127.0.0.1:{port}"
@@ -108,6 +106,17 @@ class Demo:
                     raise
                 self.children.remove(web)
         self.manage("worker", "jobrail_worker", "--processes", "2", "--threads", "4")
+
+    def start_redis(self) -> None:
+        """Start the embedded server."""
+        from jobrail_django.broker import embedded
+        from jobrail_django.errors import JobRailError
+
+        try:
+            embedded.ensure(self.folder / "redis")
+        except JobRailError as exc:
+            self.signals.check()
+            raise DemoFailed(str(exc)) from exc
 
     def manage(self, name: str, *arguments: str) -> Child:
         """Start a management command as a process of its own."""
@@ -214,9 +223,16 @@ class Demo:
             try:
                 self.stop_redis()
             finally:
-                shutil.rmtree(self.folder, ignore_errors=True)
-        if self.folder.exists():
-            say(f"  {self.folder} could not be removed completely; please remove it.")
+                self.remove_folder()
+
+    def remove_folder(self) -> None:
+        """Remove what the demo has written; again while a server that is ending still writes to it."""
+        for _ in range(20):
+            shutil.rmtree(self.folder, ignore_errors=True)
+            if not self.folder.exists():
+                return
+            time.sleep(0.1)
+        say(f"  {self.folder} could not be removed completely; please remove it.")
 
     def stop_redis(self) -> None:
         """Stop the embedded server, or remove the demo's keys from a server that was there before."""

@@ -32,7 +32,7 @@ class KeysetChangeList(ChangeList):
         if self.newer_than is not None:
             found = list(rows.filter(pk__gt=self.newer_than).order_by("pk")[: size + 1])
             has_newer, has_older = len(found) > size, True
-            page = found[:size]
+            page = found[:size][::-1]
         else:
             if self.older_than is not None:
                 rows = rows.filter(pk__lt=self.older_than)

@@ -96,9 +96,9 @@ class Executor:
             return self._failed(run, "dead", Outcome.FAILED, exc, reason=reason)
         if job.cancel_requested:
             return self._unstarted(run, "cancel", "cancelled before it started")
-        return self._start(run, task, on_start)
+        return self._start(run, task, envelope, on_start)
 
-    def _start(self, run: Run, task: Task[..., Any], on_start: OnStart) -> Settlement | None:
+    def _start(self, run: Run, task: Task[..., Any], envelope: codec.Envelope, on_start: OnStart) -> Settlement | None:
         job, options, settings = run.job, task.options, get_settings()
         timeout_s = options.timeout if options.timeout is not None else settings.timeout_s
         backoff = options.backoff or settings.backoff
@@ -133,7 +133,7 @@ class Executor:
             signals.job_started.send_robust(sender=task.name, job_id=job.id, task=task.name, attempt=number)
         interrupted = True
         try:
-            value = contextvars.copy_context().run(self._call, run, task)
+            value = contextvars.copy_context().run(self._call, run, task, envelope)
             interrupted = False
         except BaseException as exc:
             interrupted = isinstance(exc, (TimeLimitExceeded, LeaseLost, JobCancelled))
@@ -146,17 +146,18 @@ class Executor:
             return self._ended(run, task, TimeLimitExceeded(), backoff.delay_s)
         return self._succeeded(run, value, settings.max_payload_bytes)
 
-    def _call(self, run: Run, task: Task[..., Any]) -> Any:
+    def _call(self, run: Run, task: Task[..., Any], envelope: codec.Envelope) -> Any:
         assert run.context is not None
         with running(run.context):
             if not task.is_async:
                 run.gate.open()
             try:
-                envelope = codec.loads_envelope(run.job.payload)
-                args = (run.context, *envelope.args) if task.options.takes_context else envelope.args
+                args, kwargs = envelope.arguments()
+                if task.options.takes_context:
+                    args = (run.context, *args)
                 if task.is_async:
-                    return self._coroutines.run(lambda: task.func(*args, **envelope.kwargs), run.gate)
-                return task.func(*args, **envelope.kwargs)
+                    return self._coroutines.run(lambda: task.func(*args, **kwargs), run.gate)
+                return task.func(*args, **kwargs)
             finally:
                 run.gate.close()
 

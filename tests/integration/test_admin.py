@@ -265,6 +265,18 @@ class TestSearch:
     def test_by_an_id_that_no_job_has(self, jobs: dict[str, str], boss: Client) -> None:
         assert listed(boss.get(LIST, {"q": str(uuid.uuid4())})) == []
 
+    @pytest.mark.parametrize(
+        ("term", "lowest", "highest"),
+        [
+            ("019a1b2c", "019a1b2c-0000-7000-8000-000000000000", "019a1b2c-ffff-7fff-bfff-ffffffffffff"),
+            ("019A1B2C-3d4e-75", "019a1b2c-3d4e-7500-8000-000000000000", "019a1b2c-3d4e-75ff-bfff-ffffffffffff"),
+            ("019a1b2c-3d4e-7567-9", "019a1b2c-3d4e-7567-9000-000000000000", "019a1b2c-3d4e-7567-9fff-ffffffffffff"),
+            ("019a1b2c3d4e75679012", "019a1b2c-3d4e-7567-9012-000000000000", "019a1b2c-3d4e-7567-9012-ffffffffffff"),
+        ],
+    )
+    def test_beginning_of_an_id_stands_for_ids_of_jobs_only(self, term: str, lowest: str, highest: str) -> None:
+        assert id_range(term) == (uuid.UUID(lowest), uuid.UUID(highest))
+
     @pytest.mark.parametrize("term", ["1234567", "deadbeeg", "0" * 37, "shop.tasks", "", "0-1-2-3-4-5-6-7-" * 3])
     def test_what_is_no_beginning_of_an_id(self, term: str) -> None:
         assert id_range(term) is None

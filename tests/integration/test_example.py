@@ -40,6 +40,12 @@ def shop_folder(settings, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def queues(jobrail) -> None:
+    """Declare the shop's queues on the test's own server and prefix."""
+    jobrail.JOBRAIL = {**jobrail.JOBRAIL, "QUEUES": ["default", "mail", "pictures", "webhooks"]}
+
+
+@pytest.fixture
 def order(db) -> Order:
     """Return an order a visitor made."""
     return Order.objects.create(
@@ -153,7 +159,7 @@ def test_shipped_files_are_what_their_script_writes(tmp_path: Path) -> None:
 # The jobs, called directly
 
 
-def test_import_orders_twice_notes_bad_rows_once(transactional_db, broker, shop_folder: Path) -> None:
+def test_import_orders_twice_notes_bad_rows_once(transactional_db, queues, shop_folder: Path) -> None:
     upload = upload_of(shop_folder, file_of(GOOD, "bad", GOOD))
 
     first, second = (tasks.import_orders(upload.pk) for _ in range(2))
@@ -315,7 +321,7 @@ def test_retry_after_is_a_number_or_a_date_between_0_and_60_seconds(header: str,
 
 
 @pytest.fixture
-def shop(transactional_db, broker) -> Client:
+def shop(transactional_db, queues) -> Client:
     """Return a visitor's browser in a shop with articles."""
     create_products()
     return Client(SERVER_NAME="localhost")

@@ -1,0 +1,83 @@
+"""The wheel, and rules about the source that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "jobrail_django"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True)
+    (path,) = folder.glob("jobrail_django-*.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_wheel_has_every_file_of_the_package(wheel):
+    expected = {
+        path.relative_to(ROOT).as_posix()
+        for path in PACKAGE.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+    found = {name for name in wheel.namelist() if ".dist-info/" not in name}
+
+    assert found == expected
+    assert {"jobrail_django/lua/claim.lua", "jobrail_django/lua/include/take.lua", "jobrail_django/py.typed"} <= found
+
+
+def test_wheel_says_what_it_is(wheel):
+    (name,) = [name for name in wheel.namelist() if name.endswith("METADATA")]
+
+    metadata = wheel.read(name).decode()
+
+    assert "Name: jobrail-django" in metadata
+    assert "Requires-Python: >=3.10" in metadata
+    assert "License-Expression: BSD-3-Clause" in metadata
+    for extra in ("embedded", "test", "dev"):
+        assert f"Provides-Extra: {extra}" in metadata
+
+
+def imports_of(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_only_conf_reads_the_settings(path):
+    if path.name != "conf.py":
+        assert not {name for name in imports_of(path) if name.startswith("django.conf")}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_nothing_unpickles_or_evaluates(path):
+    """SCENARIOS N1: what comes out of Redis can not become code."""
+    assert not imports_of(path) & {"pickle", "marshal", "shelve", "dill", "yaml"}
+    calls = {
+        node.func.id
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert not calls & {"eval", "exec"}
+
+
+def test_importing_the_package_needs_no_django_setup():
+    code = "import jobrail_django, sys; jobrail_django.task; assert 'jobrail_django.models' not in sys.modules"
+
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
