@@ -217,6 +217,7 @@ class Demo:
 
     def clean_up(self) -> None:
         """End the processes and the Redis, remove the folder. Safe at any point of the run."""
+        self.signals.ignore()
         try:
             self.stop_children()
         finally:

@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 
 def valkey_binary() -> str | None:
@@ -54,47 +56,57 @@ class RedisServer:
     ) -> None:
         self.binary = binary or server_binary()
         self.folder = tempfile.mkdtemp(prefix="jobrail-redis-")
-        self.port = free_port()
-        self.options = [
-            "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self.folder, "--save", "",
-            "--appendonly", "yes" if aof else "no", "--appendfsync", "always" if aof else "no",
-            "--loglevel", "warning", "--logfile", str(Path(self.folder) / "log"),
-            *(("--cluster-enabled", "yes") if cluster else ()), *options,
-        ]  # fmt: skip
+        self.port = 0
+        self.aof = aof
         self.cluster = cluster
+        self.options = options
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        """Return its address."""
+        """Return its address, which restarts do not change."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def client(self, **options: object) -> redis.Redis:
-        """Return a client of redis-py that answers in bytes."""
-        return redis.Redis(port=self.port, protocol=2, **options)
+        """Return a client of redis-py that answers in bytes and repeats nothing."""
+        return redis.Redis(port=self.port, **{"protocol": 2, "retry": Retry(NoBackoff(), 0), **options})
 
     def start(self) -> RedisServer:
         """Start it and wait until it answers."""
-        self.process = subprocess.Popen(
-            [self.binary, *self.options], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        self.wait_until_ready()
-        if self.cluster:
-            self._own_all_slots()
-        return self
+        for _ in range(1 if self.port else 5):  # another process may take a free port first
+            port = self.port or free_port()
+            with open(Path(self.folder) / "log", "ab") as log:
+                self.process = subprocess.Popen(self._command(port), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            if self._becomes_ready(port):
+                self.port = port
+                if self.cluster:
+                    self._own_all_slots()
+                return self
+            self.kill()
+        said = self.log()
+        self.close()
+        raise RuntimeError(f"the server did not start: {said}")
 
-    def wait_until_ready(self, timeout: float = 20.0) -> None:
-        """Wait until it answers PING and has loaded its data."""
-        end = time.monotonic() + timeout
-        with self.client(socket_timeout=2) as client:
-            while True:
+    def _command(self, port: int) -> list[str]:
+        return [
+            self.binary, "--port", str(port), "--bind", "127.0.0.1", "--dir", self.folder, "--save", "",
+            "--appendonly", "yes" if self.aof else "no", "--appendfsync", "always" if self.aof else "no",
+            "--loglevel", "warning", "--logfile", str(Path(self.folder) / "log"),
+            *(("--cluster-enabled", "yes") if self.cluster else ()), *self.options,
+        ]  # fmt: skip
+
+    def _becomes_ready(self, port: int, timeout_s: float = 20.0) -> bool:
+        """Wait until this server, and no other on its port, has loaded its data and answers."""
+        assert self.process is not None
+        end = time.monotonic() + timeout_s
+        with redis.Redis(port=port, protocol=2, socket_timeout=2, retry=Retry(NoBackoff(), 0)) as client:
+            while self.process.poll() is None and time.monotonic() < end:
                 try:
                     client.ping()
-                    return
+                    return client.info("server")["process_id"] == self.process.pid
                 except redis.RedisError:
-                    if time.monotonic() > end or (self.process and self.process.poll() is not None):
-                        raise RuntimeError(f"the server did not start: {self.log()}")
                     time.sleep(0.02)
+        return False
 
     def _own_all_slots(self) -> None:
         with self.client() as client:
@@ -111,8 +123,15 @@ class RedisServer:
         path = Path(self.folder) / "log"
         return path.read_text(errors="replace") if path.exists() else ""
 
+    def stop(self) -> None:
+        """End it with SIGTERM, so that it writes out what it keeps; `start` brings it back."""
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(timeout=20)
+            self.process = None
+
     def kill(self) -> None:
-        """End it with SIGKILL; `start` brings it back."""
+        """End it with SIGKILL, also while it is frozen; `start` brings it back."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 #: Lines of a process's output that are shown when it fails.
 TAIL_LINES = 60
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class DemoFailed(Exception):
@@ -34,11 +35,16 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.number: int | None = None
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in STOP_SIGNALS:
             signal.signal(number, self._note)
 
     def _note(self, number: int, _frame: object) -> None:
         self.number = self.number or number
+
+    def ignore(self) -> None:
+        """Let no further signal strike, not even while Python itself ends, which forgets its handlers first."""
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
 
     def check(self) -> None:
         """Raise Interrupted if a signal has come."""

@@ -308,13 +308,15 @@ class Broker:
         k = self.keys(queue)
         reply = self._run(Script.CHANGES, (k.changed,), (k.prefix, self._now(), limit))
         jobs: list[JobRecord] = []
-        gone: list[str] = []
+        gone: list[tuple[str, int]] = []
         for entry in reply[3:]:
             job_id = entry[0].decode("utf-8", "backslashreplace")
+            fields = dict(zip(entry[1::2], entry[2::2], strict=True))
             try:
-                jobs.append(job_record(job_id, queue, dict(zip(entry[1::2], entry[2::2], strict=True))))
+                jobs.append(job_record(job_id, queue, fields))
             except (KeyError, ValueError):
-                gone.append(job_id)
+                rev = fields.get(b"rev", b"")
+                gone.append((job_id, int(rev) if rev.isdigit() else 0))
         return Changes(reply[1], reply[2], jobs, gone)
 
     def mirrored(self, queue: str, stored: Sequence[tuple[str, int]]) -> int:

@@ -207,7 +207,7 @@ def _start(folder: Path, place: Path, lock: int) -> None:
     arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
     binary = server_binary()
     try:
-        with log.open("ab") as output:
+        with open(log, "ab", opener=_private_opener) as output:
             subprocess.run(
                 [binary, *arguments],
                 cwd=folder,
@@ -220,6 +220,10 @@ def _start(folder: Path, place: Path, lock: int) -> None:
             )
     except OSError as exc:
         raise ConfigurationError(f"The embedded server {binary!r} cannot be started: {exc}") from exc
+
+
+def _private_opener(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _make_private(folder: Path) -> None:

@@ -301,13 +301,13 @@ class Changes:
         lag_ms: age of the oldest change.
         total: changed jobs in all.
         jobs: up to the limit asked for.
-        gone: ids of that batch whose data is missing from Redis or cannot be read.
+        gone: ids of that batch whose data is missing from Redis (rev 0) or cannot be read, with their revs.
     """
 
     lag_ms: int
     total: int
     jobs: Sequence[JobRecord]
-    gone: Sequence[str]
+    gone: Sequence[tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

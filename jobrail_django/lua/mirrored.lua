@@ -49,7 +49,8 @@ for i = 1, count do
   if job.err or not job[1] then
     done[#done + 1] = id
   else
-    local same = tonumber(job[2]) == rev
+    local now_rev = tonumber(job[2] or "") -- nil: damaged, and never to be stored
+    local same = not now_rev or now_rev == rev
     if same then
       done[#done + 1] = id
     end

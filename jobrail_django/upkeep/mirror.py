@@ -129,7 +129,7 @@ class Mirror:
 
     def _mirror(self, queue: str, changes: Changes) -> MirrorCounts:
         stored_at = moment(int(self._clock() * 1000))
-        dropped = [(job_id, 0) for job_id in changes.gone]
+        dropped = list(changes.gone)
         items = []
         for record in changes.jobs:
             item = _item(record, stored_at)

@@ -58,8 +58,8 @@ def start_demo(folder: Path, demos: list[subprocess.Popen[str]], **settings: str
     return demo
 
 
-def processes_of(folder: Path, *, command: str = "") -> list[int]:
-    """Return the processes that belong to a demo in the folder, the youngest last."""
+def processes_of(folder: Path) -> list[int]:
+    """Return the processes that belong to a demo in the folder."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -69,9 +69,20 @@ def processes_of(folder: Path, *, command: str = "") -> list[int]:
             described = arguments + (entry / "environ").read_bytes()
         except OSError:
             continue
-        if arguments and bytes(folder) in described and command.encode() in arguments:
+        if arguments and bytes(folder) in described:
             found.append(int(entry.name))
-    return sorted(found)
+    return found
+
+
+def child_of(demo: subprocess.Popen[str], command: str) -> int:
+    """Wait for the demo's own process that runs the management command, and return its id."""
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        for pid in Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split():
+            if command in Path(f"/proc/{pid}/cmdline").read_text():
+                return int(pid)
+        time.sleep(0.02)
+    pytest.fail(f"the demo has no process that runs {command!r}")
 
 
 def read_until(demo: subprocess.Popen[str], text: str) -> str:
@@ -163,7 +174,7 @@ def test_death_of_a_process_fails_the_demo(
     demo = start_demo(folder, demos, DEMO_SECONDS="60")
     read_until(demo, "Stops by itself.")
 
-    os.kill(processes_of(folder, command=command)[0], signal.SIGKILL)
+    os.kill(child_of(demo, command), signal.SIGKILL)
     output = finish(demo)
 
     assert demo.returncode == 1, output
