@@ -26,8 +26,12 @@ def pill(state: str) -> SafeString:
 
 
 def identifier(job_id: object) -> SafeString:
-    """Show an id, whole: jobs enqueued in the same millisecond share more than half of theirs."""
-    return format_html('<span class="jobrail-id">{}</span>', job_id)
+    """Show an id by its beginning and its end, the whole of it as its title.
+
+    Jobs enqueued in the same minute begin alike, so the beginning alone would not tell them apart.
+    """
+    text = str(job_id)
+    return format_html('<span class="jobrail-id" title="{}">{}…{}</span>', text, text[:8], text[-6:])
 
 
 def age(moment: datetime | None) -> SafeString | str:

@@ -74,7 +74,7 @@ def messages_of(response) -> list[str]:  # type: ignore[no-untyped-def]
 
 def listed(response) -> list[str]:  # type: ignore[no-untyped-def]
     """Ids of the jobs on a page of the list, from top to bottom."""
-    return re.findall(r'class="jobrail-id">([0-9a-f-]{36})<', response.content.decode())
+    return re.findall(r'class="jobrail-id" title="([0-9a-f-]{36})"', response.content.decode())
 
 
 def state_in_redis(broker: Broker, job_id: str) -> str:
