@@ -250,6 +250,16 @@ def queue_stats() -> dict[str, QueueStats]:
     return {queue: broker.stats(queue) for queue in get_settings().queues}
 
 
+def live_record(queue: str, job_id: str) -> JobRecord | None:
+    """Read all that Redis holds of a job, None when it holds no such job.
+
+    Raises:
+        BrokerUnavailable: Redis cannot be asked.
+        KeyError, ValueError: what it holds is no job.
+    """
+    return get_broker().get(queue, job_id)
+
+
 # Making jobs
 
 

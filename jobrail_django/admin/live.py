@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..broker.connection import get_broker
 from ..broker.records import JobRecord
-from ..conf import get_settings
+from ..client import queue_stats
 from ..errors import BrokerError, ConfigurationError
 from .display import period
-
-#: Queues asked for one page.
-MAX_QUEUES = 50
 
 #: A lag below this, in ms, is not worth a line.
 SMALL_LAG_MS = 2_000
@@ -28,8 +24,7 @@ class Notice:
 def mirror_notice() -> Notice:
     """Say how far the mirror is behind; asks Redis once for each queue, for a second at most when it is away."""
     try:
-        broker = get_broker()
-        found = [broker.stats(queue) for queue in list(get_settings().queues)[:MAX_QUEUES]]
+        found = queue_stats().values()
     except (BrokerError, ConfigurationError) as exc:
         return Notice(f"Redis unreachable: this page shows what was last mirrored. {exc}", True)
     lag_ms = max((stats.lag_ms or 0 for stats in found), default=0)
@@ -53,12 +48,3 @@ def job_notice(record: JobRecord | None, *, rev: int, is_final: bool) -> Notice 
         return Notice(f"Redis is ahead of this row: the job is {record.state} there.", False)
     return None
 
-
-def live_record(queue: str, job_id: str) -> JobRecord | None:
-    """Read a job from Redis, None where it holds no such job.
-
-    Raises:
-        BrokerError, ConfigurationError: Redis cannot be asked.
-        KeyError, ValueError: what it holds is no job.
-    """
-    return get_broker().get(queue, job_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..client import live_record
 from ..errors import BrokerError, ConfigurationError
 from ..models import Attempt, Job, Worker
 from ..querysets import cut
@@ -51,7 +52,7 @@ class JobPage:
     def _live(self) -> tuple[str, live.Notice | None]:
         job = self.job
         try:
-            record = live.live_record(job.queue, str(job.pk))
+            record = live_record(job.queue, str(job.pk))
         except (BrokerError, ConfigurationError) as exc:
             return job.state, live.Notice(f"Redis unreachable: this page shows what was last mirrored. {exc}", True)
         except (KeyError, ValueError):
