@@ -103,7 +103,7 @@ def missing_effects() -> list[str]:
 def effects() -> str:
     """Return what the jobs have done, as text."""
     answers = Counter(PartnerCall.objects.values_list("answer", flat=True))
-    mails = sum(file.read_bytes().count(b"Message-ID:") for file in Path(settings.EMAIL_FILE_PATH).glob("*.log"))
+    mails = sum(file.read_bytes().count(b"Message-ID:") for file in Path(settings.MAIL_DIR).glob("*.log"))
     saved = Order.objects.exclude(upload=None).count()
     retried = Job.objects.filter(attempts__gt=1).count()
     broken = Job.objects.filter(state=State.DEAD.value).count()

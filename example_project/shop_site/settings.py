@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import django
+
 BASE_DIR = Path(__file__).resolve().parent.parent
 DEMO_DIR = Path(os.environ.get("JOBRAIL_DEMO_DIR") or BASE_DIR.parent / "var" / "shop")
 DEMO_DIR.mkdir(parents=True, exist_ok=True)
@@ -76,8 +78,14 @@ TEMPLATES = [
     }
 ]
 
-EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
-EMAIL_FILE_PATH = DEMO_DIR / "mail"
+#: Mail is not sent: each message becomes a file in this folder.
+MAIL_DIR = DEMO_DIR / "mail"
+MAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
+if django.VERSION >= (6, 1):
+    MAILERS = {"default": {"BACKEND": MAIL_BACKEND, "OPTIONS": {"file_path": MAIL_DIR}}}
+else:
+    EMAIL_BACKEND = MAIL_BACKEND
+    EMAIL_FILE_PATH = MAIL_DIR
 DEFAULT_FROM_EMAIL = "The Example Shop <shop@example.org>"
 
 STATIC_URL = "static/"

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "example_project"
 #: Seconds within which a demo of some seconds has ended, on a slow machine too.
@@ -128,6 +129,20 @@ def test_timed_demo_ends_well_and_leaves_nothing(folder: Path, demos: list[subpr
     assert "password" in output
     assert left_behind(folder) == []
     assert files_of_example() == files
+
+
+def test_demo_on_a_server_of_the_machine_leaves_no_key(
+    folder: Path, demos: list[subprocess.Popen[str]], redis_url: str, redis_client: redis.Redis
+) -> None:
+    demo = start_demo(folder, demos, DEMO_SECONDS="2", JOBRAIL_REDIS_URL=redis_url)
+    read_until(demo, "The visitor has left")
+    found = list(redis_client.scan_iter(match="jobrail-demo-*"))
+    output = finish(demo)
+
+    assert demo.returncode == 0, output
+    assert found
+    assert list(redis_client.scan_iter(match="jobrail-demo-*")) == []
+    assert left_behind(folder) == []
 
 
 def test_interrupt_twice_stops_an_endless_demo(folder: Path, demos: list[subprocess.Popen[str]]) -> None:
