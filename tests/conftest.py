@@ -12,13 +12,20 @@ import redis
 from django.db import connections
 from hypothesis import settings as hypothesis_settings
 
+from jobrail_django.address import mask_url
 from jobrail_django.broker.broker import Broker
 from jobrail_django.broker.connection import get_broker
 
-from .servers import RedisServer
+from .servers import RedisServer, server_binary
 
 hypothesis_settings.register_profile("jobrail", deadline=None)
 hypothesis_settings.load_profile("jobrail")
+
+
+def pytest_report_header() -> str:
+    """Say which server and which database the tests run on."""
+    named = os.environ.get("JOBRAIL_TEST_REDIS_URL")
+    return f"redis: {mask_url(named) if named else server_binary()}; database: {connections['default'].vendor}"
 
 
 @pytest.fixture(scope="session")

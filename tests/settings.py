@@ -77,6 +77,5 @@ TEMPLATES = [
 ]
 STATIC_URL = "static/"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
 # Each test gets a server and a prefix of its own; see the fixture `jobrail`.
 JOBRAIL = {"REDIS": "unix:///nonexistent/set-by-the-fixture.sock"}

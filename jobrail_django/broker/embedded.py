@@ -61,7 +61,7 @@ def ensure(folder: Path) -> str:
         if time.monotonic() > end:
             raise BrokerUnavailable(
                 f"The embedded server in {str(folder)!r} runs, but did not answer on {str(place)!r} within "
-                f"{START_S:g} s: {_log_tail(folder)}. Stop process {_pid(folder)} and try again."
+                f"{START_S:g} s: {_log_tail(folder)}. Stop process {_pid(folder) or 'that has its lock'} and try again."
             )
         time.sleep(LOOK_S)
     return f"unix://{place}"

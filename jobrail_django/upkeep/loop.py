@@ -13,7 +13,7 @@ from django.db import DatabaseError, connections
 from ..broker.broker import Broker
 from ..conf import Settings
 from ..errors import JobRailError
-from ..log import RepeatLog
+from ..log import RepeatLog, extra
 from .mirror import Mirror
 from .reaper import Reaper
 from .workers import WorkerRegister
@@ -43,6 +43,7 @@ class Upkeep:
 
     def __init__(self, broker: Broker, settings: Settings, stopping: Callable[[], bool]) -> None:
         queues = list(settings.queues)
+        self._broker = broker
         self._reaper = Reaper(broker, queues, settings.lease_ms)
         self._mirror = Mirror(broker, queues, using=settings.database)
         self._workers = WorkerRegister(broker, using=settings.database)
@@ -53,6 +54,7 @@ class Upkeep:
 
     def run(self) -> None:
         """Work until told to stop; then mirror what is left, for at most five seconds."""
+        self._warn_of_the_server()
         reaping = threading.Thread(target=self._reap, name="jobrail-reaper", daemon=True)
         reaping.start()
         self._mirror_until_stopped()
@@ -61,6 +63,15 @@ class Upkeep:
         while time.monotonic() < end and self._store():
             pass
         connections.close_all()
+
+    def _warn_of_the_server(self) -> None:
+        """Say once what about the server puts jobs at risk; a server that is away can be asked no such thing."""
+        try:
+            server = self._broker.server()
+        except JobRailError:
+            return
+        for problem in server.problems() if server else ():
+            logger.warning("%s", problem, extra=extra("server_problem"))
 
     def _reap(self) -> None:
         while not self._stopping():

