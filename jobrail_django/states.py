@@ -77,6 +77,7 @@ def _table() -> tuple[Transition, ...]:
     due, stop = (State.SCHEDULED, State.RETRYING), (State.CANCELLED,)
     rows: tuple[tuple[Verb, tuple[State | None, ...], tuple[State, ...]], ...] = (
         (Verb.ENQUEUE, (None,), (State.READY, State.SCHEDULED)),
+        (Verb.ENQUEUE, (State.DEAD, State.CANCELLED), (State.READY, State.SCHEDULED)),  # a new round
         (Verb.PROMOTE, due, (State.READY,)),
         (Verb.CLAIM, due, (State.READY,)),  # it promotes what is due first
         (Verb.CLAIM, (State.READY,), (State.RUNNING,)),

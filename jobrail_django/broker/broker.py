@@ -29,6 +29,7 @@ from .records import (
     QueueStats,
     Reaped,
     RetryStatus,
+    ServerInfo,
     Settled,
     Settlement,
     SettleStatus,
@@ -233,7 +234,7 @@ class Broker:
         k = self.keys(queue)
         keys = (k.ready, k.scheduled, k.retrying, k.leases, k.changed, k.meta, k.wake)
         reply = self._run(Script.REAP, keys, (k.prefix, self._now(), limit, gap_ms, hold_ms))
-        recovered = [(job_id.decode(), state.decode()) for job_id, state in reply[1]]
+        recovered = [(job_id.decode("utf-8", "backslashreplace"), state.decode()) for job_id, state in reply[1]]
         return Reaped(reply[0] == b"HELD", recovered, bool(reply[2]), bool(reply[3]), reply[4])
 
     def pause(self, queue: str, paused: bool = True) -> None:
@@ -310,7 +311,7 @@ class Broker:
         jobs: list[JobRecord] = []
         gone: list[tuple[str, int]] = []
         for entry in reply[3:]:
-            job_id = entry[0].decode("utf-8", "backslashreplace")
+            job_id = entry[0].decode("utf-8", "surrogateescape")  # `mirrored` turns it back
             fields = dict(zip(entry[1::2], entry[2::2], strict=True))
             try:
                 jobs.append(job_record(job_id, queue, fields))
@@ -331,9 +332,26 @@ class Broker:
             batch = stored[start : start + BATCH]
             args: list[Any] = [k.prefix, TOMBSTONE_MS, len(batch)]
             for job_id, rev in batch:
-                args += (job_id, rev)
+                args += (job_id.encode("utf-8", "surrogateescape"), rev)
             done += self._run(Script.MIRRORED, (k.changed,), args)[1]
         return done
+
+    # Server
+
+    def server(self) -> ServerInfo | None:
+        """Read what kind of server this is; None where the user may not ask."""
+        with translated(self.where):
+            try:
+                found = self.client.info("everything")
+            except redis.ResponseError:
+                return None
+        name = "Valkey" if "valkey_version" in found else "Redis"
+        return ServerInfo(
+            name=name,
+            version=str(found.get("valkey_version") or found.get("redis_version", "?")),
+            policy=str(found.get("maxmemory_policy", "")),
+            has_append_only_file=bool(found.get("aof_enabled")),
+        )
 
     # Workers
 

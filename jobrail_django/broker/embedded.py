@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.parse import quote
 
 import redis
 from redis.backoff import NoBackoff
@@ -64,7 +65,7 @@ def ensure(folder: Path) -> str:
                 f"{START_S:g} s: {_log_tail(folder)}. Stop process {_pid(folder) or 'that has its lock'} and try again."
             )
         time.sleep(LOOK_S)
-    return f"unix://{place}"
+    return f"unix://{quote(str(place))}"
 
 
 def stop(folder: Path, timeout_s: float = 10.0) -> None:

@@ -310,6 +310,36 @@ class Changes:
     gone: Sequence[tuple[str, int]]
 
 
+#: Oldest supported versions.
+OLDEST = {"Redis": (7, 0), "Valkey": (7, 2)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerInfo:
+    """What kind of server holds the queues. `policy` is its `maxmemory-policy`."""
+
+    name: str
+    version: str
+    policy: str
+    has_append_only_file: bool
+
+    def problems(self) -> list[str]:
+        """Say what about the server puts jobs at risk, one sentence each; empty = nothing."""
+        found = []
+        numbers = tuple(int(part) for part in self.version.split(".")[:2] if part.isdigit())
+        if numbers < OLDEST[self.name]:
+            oldest = ".".join(map(str, OLDEST[self.name]))
+            found.append(f"{self.name} {self.version} is too old: JobRail needs {oldest} or later.")
+        if self.policy and self.policy != "noeviction":
+            found.append(
+                f"maxmemory-policy is {self.policy!r}: the server deletes jobs when its memory is short; "
+                f"set it to 'noeviction'."
+            )
+        if not self.has_append_only_file:
+            found.append("appendonly is off: a restart of the server may lose jobs; set it to 'yes'.")
+        return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerInfo:
     """A registered worker. `started_ms` and `seen_ms` are ms since 1970 on the worker's clock."""
@@ -347,7 +377,7 @@ def job_record(job_id: str, queue: str, fields: Mapping[bytes, bytes]) -> JobRec
         queue=queue,
         state=text["state"].decode(),
         rev=int(text["rev"]),
-        round=int(text["round"]),
+        round=int(text.get("round", 1)),
         priority=int(text.get("prio", 0)),
         max_attempts=int(max_attempts),
         max_losses=int(max_losses),
@@ -370,10 +400,10 @@ def _history(text: Mapping[str, bytes]) -> list[AttemptRecord]:
     found = []
     for name, value in text.items():
         if name.startswith("a:"):
-            job_round, number, outcome, started, finished, claim = value.decode().split(" ", 5)
+            token, job_round, number, outcome, started, finished, claim = value.decode().split(" ", 6)
             found.append(
                 AttemptRecord(
-                    token=int(name[2:]),
+                    token=int(token),
                     claim=claim,
                     round=int(job_round),
                     number=int(number),

@@ -27,7 +27,7 @@ CHANGES
 COST
   O(log N)
 ]]
---@include clock job changed types cancelled
+--@include clock read put job changed types cancelled
 
 local prefix, now, id = ARGV[1], now_ms(ARGV[2]), ARGV[3]
 check_types({ KEYS[1], KEYS[2], KEYS[3], KEYS[4] }, {}, {}, {})
@@ -37,18 +37,17 @@ if not job then
   return { "NOT_FOUND" }
 end
 if job.state ~= "running" and not places[job.state] then
-  return { "FINAL", job.state }
+  return { "FINAL", job.state or "" }
 end
 if job.state == "running" and (job.cancel or "") ~= "" then
-  return { "REQUESTED", tonumber(job.rev) }
+  return { "REQUESTED", tonumber(job.rev) or 0 }
 end
-local rev = tonumber(job.rev) + 1
-local fields = { "rev", rev }
+local rev = (tonumber(job.rev) or 0) + 1
+local own, fields = own_key(prefix, job, id), { "rev", rev }
 if job.state == "running" then
   fields[3], fields[4] = "cancel", now
 else
-  cancelled_fields(fields, now, ARGV[4])
-  free_key(prefix, job, id)
+  cancel_job(fields, own, now, ARGV[4])
   redis.call("ZREM", places[job.state], id)
 end
 redis.call("HSET", prefix .. "job:" .. id, unpack(fields))

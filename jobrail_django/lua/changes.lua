@@ -15,7 +15,7 @@ CHANGES
 COST
   O(log N + limit)
 ]]
---@include clock
+--@include clock read
 
 local now, limit = now_ms(ARGV[2]), tonumber(ARGV[3])
 if not limit or limit < 1 or limit > 100 then
@@ -24,12 +24,10 @@ end
 local ids = redis.call("ZRANGE", KEYS[1], 0, limit - 1, "WITHSCORES")
 local reply = { "OK", ids[2] and math.max(0, now - tonumber(ids[2])) or 0, redis.call("ZCARD", KEYS[1]) }
 for i = 1, #ids, 2 do
-  local flat = redis.pcall("HGETALL", ARGV[1] .. "job:" .. ids[i])
+  local flat = read("HGETALL", ARGV[1] .. "job:" .. ids[i])
   local entry = { ids[i] }
-  if not flat.err then
-    for j = 1, #flat do
-      entry[j + 1] = flat[j]
-    end
+  for j = 1, flat and #flat or 0 do
+    entry[j + 1] = flat[j]
   end
   reply[#reply + 1] = entry
 end

@@ -35,15 +35,14 @@ CHANGES
 COST
   O(limit log N), and up to 200 promotions
 ]]
---@include clock job ready changed wake types due take
+--@include clock read job payload_of ready changed wake types due take
 
 local now = now_ms(ARGV[2])
 local keys = { ready = KEYS[1], scheduled = KEYS[2], retrying = KEYS[3], leases = KEYS[4],
   changed = KEYS[5], meta = KEYS[6], slot = KEYS[7], wake = KEYS[8] }
-local want = { slot = ARGV[3], n = tonumber(ARGV[4]), ack = tonumber(ARGV[5]), limit = tonumber(ARGV[6]),
-  lease_ms = tonumber(ARGV[7]), epoch = ARGV[8] }
-if not want.n or not want.ack or not want.limit or want.limit > 100 or not want.lease_ms then
+local want = claim_wanted(unpack(ARGV, 3, 8))
+if not want then
   return redis.error_reply("JOBRAILARG claim takes n, ack, a limit of 0..100 and lease_ms as integers")
 end
-check_types({ KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5] }, { KEYS[6] }, { KEYS[8] }, { KEYS[7] })
+check_types({ KEYS[1], KEYS[4], KEYS[5] }, {}, { KEYS[8] }, {}) -- take reads the others before it writes
 return take(keys, ARGV[1], now, want)

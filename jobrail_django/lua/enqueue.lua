@@ -2,11 +2,12 @@
 --[[
 enqueue: put up to 100 new jobs of one queue into `ready`, or into `scheduled` when they are due later.
 
-Safe to repeat: a job id that exists in the same or a later round is left alone. A key that is taken
-gives the job that holds it when the fingerprint is the same. Nothing is written for such jobs.
+Safe to repeat: a job id that exists is left alone, unless the job is dead or cancelled and this is a later
+round; then what the mirror has not stored of its history is kept. A key that another job holds gives that job
+when the fingerprint is the same. Nothing is written for such jobs.
 
 KEYS
-  1 ready      zset    job id by (priority, seq)         rw
+  1 ready      zset    job id by (priority, seq)         w
   2 scheduled  zset    job id by due time, ms            rw
   3 changed    zset    job id by first change, ms        w
   4 meta       hash    seq of the queue                  rw
@@ -32,46 +33,82 @@ RETURNS
 CHANGES
   none → ready
   none → scheduled
+  dead → ready
+  dead → scheduled
+  cancelled → ready
+  cancelled → scheduled
 COST
   O(count log N)
 ]]
---@include clock job ready changed wake types
+--@include clock put payload_fields ready changed wake types
 
 local prefix, now, count = ARGV[1], now_ms(ARGV[2]), tonumber(ARGV[3])
 local FIELDS = 12
+local OVER = { dead = true, cancelled = true }
 if not count or count < 1 or count > 100 or #ARGV ~= 3 + FIELDS * count then
   return redis.error_reply("JOBRAILARG enqueue takes 1..100 jobs of 12 values")
 end
-check_types({ KEYS[1], KEYS[2], KEYS[3] }, { KEYS[4] }, { KEYS[5] }, {})
+check_types({ KEYS[1], KEYS[2], KEYS[3] }, {}, { KEYS[5] }, {})
 
--- The job that stands for this one already, or nil.
+local function at_least(low, text)
+  local number = tonumber(text)
+  return number and number >= low
+end
+
+-- The new job whose values follow ARGV[at], or nil when a number is not one.
+local function new_job(at)
+  local priority, due, delay = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
+  local times = (due or ARGV[at + 4] == "") and (delay or ARGV[at + 5] == "")
+  local limits = at_least(1, ARGV[at + 6]) and at_least(1, ARGV[at + 7])
+  local counts = at_least(1, ARGV[at + 10]) and at_least(0, ARGV[at + 11]) and at_least(1, ARGV[at + 12])
+  if not (times and limits and counts and priority and priority >= -100 and priority <= 100) then
+    return nil
+  end
+  due = due or now + (delay or 0)
+  return { id = ARGV[at + 1], payload = ARGV[at + 2], priority = priority, due = due,
+    state = due > now and "scheduled" or "ready", limits = ARGV[at + 6] .. "," .. ARGV[at + 7], key = ARGV[at + 8],
+    mark = ARGV[at + 9], window = ARGV[at + 10], rev = tonumber(ARGV[at + 11]) + 1, round = tonumber(ARGV[at + 12]) }
+end
+
+-- The answer for a job that is there already, or whose key another job holds; nil for one to be made.
 local function standing(new, keys_seen)
   local known = redis.call("HMGET", prefix .. "job:" .. new.id, "state", "rev", "round")
-  if known[1] and tonumber(known[3]) >= new.round then
-    return { "EXISTS", new.id, known[1], tonumber(known[2]) }
+  if known[1] then
+    local rev = tonumber(known[2]) or 0
+    if not OVER[known[1]] or (tonumber(known[3]) or 1) >= new.round then
+      return { "EXISTS", new.id, known[1], rev }
+    end
+    new.rev, new.known = math.max(new.rev, rev + 1), true
   end
-  new.rev = math.max(new.floor, tonumber(known[2] or 0)) + 1
   if new.key == "" then
     return nil
   end
   local held = keys_seen[new.key] or redis.call("GET", prefix .. "key:" .. new.key)
-  if not held then
+  local id, mark = string.match(held or "", "^(%S+) (%S*)$")
+  if not id or id == new.id then
     keys_seen[new.key] = new.id .. " " .. new.mark
     return nil
   end
-  local id, mark = string.match(held, "^(%S+) (%S*)$")
-  return { mark == new.mark and "DUPLICATE" or "CONFLICT", id or "", "", 0 }
+  return { mark == new.mark and "DUPLICATE" or "CONFLICT", id, "", 0 }
+end
+
+-- Removes what an ended round has left in a job's hash, but for its history.
+local function forget_round(key)
+  for _, name in ipairs(redis.call("HKEYS", key)) do
+    if not string.match(name, "^[ae]:") then
+      redis.call("HDEL", key, name)
+    end
+  end
+  redis.call("PERSIST", key)
 end
 
 local replies, jobs, keys_seen, id_seen = { "OK" }, {}, {}, {}
 local ready_count = 0
 for i = 1, count do
-  local at = 3 + (i - 1) * FIELDS
-  local due = tonumber(ARGV[at + 4]) or (tonumber(ARGV[at + 5]) and now + tonumber(ARGV[at + 5])) or now
-  local new = { id = ARGV[at + 1], payload = ARGV[at + 2], priority = tonumber(ARGV[at + 3]), due = due,
-    limits = ARGV[at + 6] .. "," .. ARGV[at + 7], key = ARGV[at + 8], mark = ARGV[at + 9],
-    window = ARGV[at + 10], floor = tonumber(ARGV[at + 11]), round = tonumber(ARGV[at + 12]) }
-  new.state = new.due > now and "scheduled" or "ready"
+  local new = new_job(3 + (i - 1) * FIELDS)
+  if not new then
+    return redis.error_reply("JOBRAILARG enqueue takes numbers in their ranges")
+  end
   local reply = id_seen[new.id] or standing(new, keys_seen)
   if not reply then
     jobs[#jobs + 1] = new
@@ -83,34 +120,35 @@ for i = 1, count do
 end
 
 local seq = ready_count > 0 and redis.call("HINCRBY", KEYS[4], "seq", ready_count) - ready_count or 0
+local at = string.format("%.0f", now)
 local ready, scheduled, ids = {}, {}, {}
 for i = 1, #jobs do
   local new = jobs[i]
   local key = prefix .. "job:" .. new.id
-  local fields = { "state", new.state, "rev", new.rev, "limits", new.limits, "at", now, "round", new.round }
+  if new.known then
+    forget_round(key)
+  end
+  local fields = { "state", new.state, "rev", string.format("%.0f", new.rev), "limits", new.limits, "at", at }
+  if new.round > 1 then
+    put(fields, "round", new.round)
+  end
   if new.priority ~= 0 then
-    fields[#fields + 1] = "prio"
-    fields[#fields + 1] = new.priority
+    put(fields, "prio", new.priority)
   end
   if new.state == "ready" then
     seq = seq + 1
     ready[#ready + 1] = ready_score(new.priority, seq)
     ready[#ready + 1] = new.id
   else
-    fields[#fields + 1] = "due"
-    fields[#fields + 1] = new.due
+    put(fields, "due", new.due)
     scheduled[#scheduled + 1] = new.due
     scheduled[#scheduled + 1] = new.id
   end
   if new.key ~= "" then
-    fields[#fields + 1] = "key"
-    fields[#fields + 1] = new.key
+    put(fields, "key", new.key)
     redis.call("SET", prefix .. "key:" .. new.key, new.id .. " " .. new.mark, "PX", new.window)
   end
   payload_fields(new.payload, fields)
-  if new.rev > 1 then
-    redis.call("DEL", key)
-  end
   redis.call("HSET", key, unpack(fields))
   ids[i] = new.id
 end

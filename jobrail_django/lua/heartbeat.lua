@@ -23,36 +23,37 @@ CHANGES
 COST
   O(count log N)
 ]]
---@include clock types
+--@include clock read
 
 local prefix, now, lease_ms, count = ARGV[1], now_ms(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 if not lease_ms or not count or count < 1 or count > 100 or #ARGV ~= 4 + 3 * count then
   return redis.error_reply("JOBRAILARG heartbeat takes lease_ms and 1..100 leases of 3 values")
 end
-check_types({ KEYS[1] }, {}, {}, {})
 
 local lost, cancel, renewed, started = {}, {}, {}, {}
+local expiry = string.format("%.0f", now + lease_ms)
 for i = 1, count do
   local at = 4 + (i - 1) * 3
   local id, claim, ran = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
-  local job = redis.pcall("HMGET", prefix .. "job:" .. id, "state", "claim", "ran", "cancel")
-  if job.err or job[1] ~= "running" or job[2] ~= claim then
+  local job = read("HMGET", prefix .. "job:" .. id, "state", "claim", "ran", "cancel")
+  if not job or job[1] ~= "running" or job[2] ~= claim then
     lost[#lost + 1] = id
   else
-    renewed[#renewed + 1] = now + lease_ms
+    renewed[#renewed + 1] = expiry
     renewed[#renewed + 1] = id
-    if ran == "1" and job[3] ~= "1" then
+    if ran == "1" and job[3] ~= claim then
       started[#started + 1] = id
+      started[#started + 1] = claim
     end
     if job[4] and job[4] ~= "" then
       cancel[#cancel + 1] = id
     end
   end
 end
-if #renewed > 0 then
+if #renewed > 0 then -- the first write: a key of another type fails here
   redis.call("ZADD", KEYS[1], unpack(renewed))
 end
-for i = 1, #started do
-  redis.call("HSET", prefix .. "job:" .. started[i], "ran", "1")
+for i = 1, #started, 2 do
+  redis.call("HSET", prefix .. "job:" .. started[i], "ran", started[i + 1])
 end
 return { "OK", lost, cancel }

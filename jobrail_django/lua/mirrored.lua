@@ -20,7 +20,7 @@ CHANGES
 COST
   O(count log N)
 ]]
---@include types
+--@include read types
 
 local prefix, tombstone_ms, count = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 if not tombstone_ms or not count or count < 1 or count > 100 or #ARGV ~= 3 + 2 * count then
@@ -29,12 +29,12 @@ end
 check_types({ KEYS[1] }, {}, {}, {})
 local FINAL = { succeeded = true, dead = true, cancelled = true }
 
--- The fields of stored attempts of a job that goes on. An attempt is recorded by a rev after its claim's.
+-- The fields of the attempts that are stored: those recorded with this rev or an earlier one.
 local function stored_attempts(key, rev)
   local fields = {}
   for _, name in ipairs(redis.call("HKEYS", key)) do
-    local token = string.match(name, "^[ae]:(%d+)$")
-    if token and tonumber(token) < rev then
+    local recorded = tonumber(string.match(name, "^[ae]:(%d+)$"))
+    if recorded and recorded <= rev then
       fields[#fields + 1] = name
     end
   end
@@ -45,11 +45,11 @@ local done = {}
 for i = 1, count do
   local id, rev = ARGV[2 + 2 * i], tonumber(ARGV[3 + 2 * i])
   local key = prefix .. "job:" .. id
-  local job = redis.pcall("HMGET", key, "state", "rev")
-  if job.err or not job[1] then
+  local job = read("HMGET", key, "state", "rev")
+  if not job or not job[1] then
     done[#done + 1] = id
   else
-    local now_rev = tonumber(job[2] or "") -- nil: damaged, and never to be stored
+    local now_rev = tonumber(string.match(job[2] or "", "^%d+$")) -- nil: damaged, and never to be stored
     local same = not now_rev or now_rev == rev
     if same then
       done[#done + 1] = id

@@ -23,16 +23,16 @@ CHANGES
 COST
   O(limit log N)
 ]]
---@include clock ready changed wake types due
+--@include clock read ready changed wake types due
 
 local now, limit = now_ms(ARGV[2]), tonumber(ARGV[3])
 if not limit or limit < 1 or limit > 100 then
   return redis.error_reply("JOBRAILARG promote takes a limit of 1..100")
 end
 check_types({ KEYS[1], KEYS[2], KEYS[3], KEYS[4] }, { KEYS[5] }, { KEYS[6] }, {})
-local moved, next_due = promote_due({ ready = KEYS[1], scheduled = KEYS[2], retrying = KEYS[3], changed = KEYS[4],
+local moved, due = promote_due({ ready = KEYS[1], scheduled = KEYS[2], retrying = KEYS[3], changed = KEYS[4],
   meta = KEYS[5] }, ARGV[1], now, limit)
 if moved > 0 then
   wake_one(KEYS[6])
 end
-return { "OK", moved, next_due }
+return { "OK", moved, due }

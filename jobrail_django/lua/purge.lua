@@ -21,7 +21,7 @@ CHANGES
 COST
   O(limit log N)
 ]]
---@include clock job changed types cancelled
+--@include clock read put job changed types cancelled
 
 local prefix, now, limit = ARGV[1], now_ms(ARGV[2]), tonumber(ARGV[3])
 if not limit or limit < 1 or limit > 100 then
@@ -36,7 +36,8 @@ for i = 1, 3 do
     ids = redis.call("ZRANGE", KEYS[i], 0, limit - #found - 1)
   end
   for _, id in ipairs(ids) do
-    found[#found + 1] = { id = id, place = KEYS[i], job = job_read(prefix .. "job:" .. id) }
+    local job = job_read(prefix .. "job:" .. id)
+    found[#found + 1] = { id = id, place = KEYS[i], job = job, own = job and own_key(prefix, job, id) }
   end
   left = left + redis.call("ZCARD", KEYS[i]) - #ids
 end
@@ -45,9 +46,8 @@ for i = 1, #found do
   local id, job = found[i].id, found[i].job
   redis.call("ZREM", found[i].place, id)
   if job then
-    local fields = { "rev", tonumber(job.rev) + 1 }
-    cancelled_fields(fields, now, ARGV[4])
-    free_key(prefix, job, id)
+    local fields = { "rev", (tonumber(job.rev) or 0) + 1 }
+    cancel_job(fields, found[i].own, now, ARGV[4])
     redis.call("HSET", prefix .. "job:" .. id, unpack(fields))
   end
   changed[i] = id

@@ -32,7 +32,7 @@ CHANGES
 COST
   O(limit log N)
 ]]
---@include clock job limits changed wake types attempt cancelled lose
+--@include clock read put job limits changed wake types attempt cancelled lose
 
 local prefix, now, limit = ARGV[1], now_ms(ARGV[2]), tonumber(ARGV[3])
 local gap_ms, hold_ms = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -49,36 +49,39 @@ for i = 2, 3 do
     due = 1
   end
 end
-local function answer(status, recovered, more)
-  return { status, recovered, more, due, redis.call("ZCARD", KEYS[5]) }
+local meta = redis.call("HMGET", KEYS[6], "reaped", "held", "paused")
+local any_running = redis.call("ZCARD", keys.leases) > 0
+local held = tonumber(meta[2]) or 0
+if meta[1] and now - (tonumber(meta[1]) or 0) > gap_ms then
+  held = now + hold_ms
 end
 
-local meta = redis.call("HMGET", KEYS[6], "reaped", "held", "paused")
+local ids, jobs = {}, {}
+if any_running and now >= held then
+  ids = redis.call("ZRANGE", keys.leases, "-inf", now, "BYSCORE", "LIMIT", 0, limit + 1)
+end
+local more = #ids > limit and 1 or 0
+for i = 1, math.min(#ids, limit) do
+  local job = job_read(prefix .. "job:" .. ids[i])
+  if job and (job.cancel or "") ~= "" then
+    job.own = own_key(prefix, job, ids[i])
+  end
+  jobs[i] = job or false
+end
+
+-- All is read; from here on it writes.
 if redis.call("ZCARD", keys.ready) > 0 and meta[3] ~= "1" then
   wake_one(KEYS[7])
 end
-if redis.call("ZCARD", keys.leases) == 0 then
-  return answer("OK", {}, 0)
+if any_running then
+  redis.call("HSET", KEYS[6], "reaped", now, "held", held)
 end
-local held = tonumber(meta[2] or 0)
-if meta[1] and now - tonumber(meta[1]) > gap_ms then
-  held = now + hold_ms
-end
-redis.call("HSET", KEYS[6], "reaped", now, "held", held)
-if now < held then
-  return answer("HELD", {}, 0)
-end
-
-local ids = redis.call("ZRANGE", keys.leases, "-inf", now, "BYSCORE", "LIMIT", 0, limit + 1)
-local more = #ids > limit and 1 or 0
-local jobs, recovered, changed = {}, {}, {}
-for i = 1, math.min(#ids, limit) do
-  jobs[i] = job_read(prefix .. "job:" .. ids[i]) or false
-end
+local recovered, changed = {}, {}
 for i = 1, #jobs do
   local job, state = jobs[i], "missing"
   if job and job.state == "running" then
-    state = lose(keys, prefix, ids[i], job, now)
+    local started = job.claim and job.ran == job.claim and (tonumber(job.claimed) or now) or nil
+    state = lose(keys, prefix, ids[i], job, now, started)
   else
     redis.call("ZREM", keys.leases, ids[i])
   end
@@ -89,4 +92,4 @@ note_changes(KEYS[5], changed, now)
 if #recovered > 0 then
   wake_one(KEYS[7])
 end
-return answer("OK", recovered, more)
+return { any_running and now < held and "HELD" or "OK", recovered, more, due, redis.call("ZCARD", KEYS[5]) }

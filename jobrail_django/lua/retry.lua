@@ -3,7 +3,7 @@
 retry: run a dead or cancelled job in a new round, or one that waits for its retry at once.
 
 A new round has all its attempts and losses again and keeps the job's history. Safe to repeat: a job
-already past the round that the caller names is left alone.
+already past the round that the caller names, or past the wait, is left alone.
 
 KEYS
   1 ready      zset    job id by (priority, seq)         rw
@@ -27,7 +27,7 @@ CHANGES
 COST
   O(log N)
 ]]
---@include clock job ready changed wake types
+--@include clock read put job ready changed wake types
 
 local prefix, now, id, round = ARGV[1], now_ms(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 if not round then
@@ -39,19 +39,22 @@ local job = job_read(key)
 if not job then
   return { "NOT_FOUND" }
 end
-if tonumber(job.round) > round then
-  return { "OK", job.state, tonumber(job.rev) }
+local rev, tried = tonumber(job.rev) or 0, (tonumber(job.attempts) or 0) + (tonumber(job.losses) or 0)
+local waits_no_more = (job.state == "ready" or job.state == "running") and tonumber(job.hurried) == tried
+if (tonumber(job.round) or 1) > round or waits_no_more then
+  return { "OK", job.state, rev }
 end
 local over = job.state == "dead" or job.state == "cancelled"
 if not over and job.state ~= "retrying" then
-  return { "NOT_ALLOWED", job.state }
+  return { "NOT_ALLOWED", job.state or "" }
 end
-local rev = tonumber(job.rev) + 1
-local fields = { "state", "ready", "rev", rev, "due", "", "reason", "", "cancel", "", "claim", "" }
+local fields = { "state", "ready", "rev", rev + 1, "due", "", "reason", "", "cancel", "", "claim", "",
+  "hurried", over and "" or tried }
 if over then
-  for _, value in ipairs({ "round", round + 1, "attempts", 0, "losses", 0, "finished", "", "ran", "" }) do
-    fields[#fields + 1] = value
-  end
+  put(fields, "round", round + 1)
+  put(fields, "attempts", 0)
+  put(fields, "losses", 0)
+  put(fields, "finished", "")
 end
 local seq = redis.call("HINCRBY", KEYS[4], "seq", 1)
 redis.call("ZREM", KEYS[2], id)
@@ -60,4 +63,4 @@ redis.call("PERSIST", key)
 redis.call("ZADD", KEYS[1], ready_score(tonumber(job.prio) or 0, seq), id)
 note_changes(KEYS[3], { id }, now)
 wake_one(KEYS[5])
-return { "OK", "ready", rev }
+return { "OK", "ready", rev + 1 }

@@ -54,130 +54,145 @@ CHANGES
 COST
   O((count + limit) log N), and up to 200 promotions
 ]]
---@include clock job limits ready changed wake types attempt cancelled lose due take
+--@include clock read put limits job payload_of ready changed wake types attempt cancelled lose due take
 
 local prefix, now, count = ARGV[1], now_ms(ARGV[2]), tonumber(ARGV[9])
 local FIELDS = 9
 local keys = { ready = KEYS[1], scheduled = KEYS[2], retrying = KEYS[3], leases = KEYS[4],
   changed = KEYS[5], meta = KEYS[6], slot = KEYS[7], wake = KEYS[8] }
-local VERBS = { succeed = true, retry = true, dead = true, cancel = true, release = true, ["return"] = true,
-  strand = true, lost = true, park = true }
+local STATE_AFTER = { succeed = "succeeded", retry = "retrying", dead = "dead", cancel = "cancelled",
+  release = "scheduled", ["return"] = "ready", strand = "ready", lost = "ready", park = "retrying" }
+local STARTED = { succeed = true, retry = true, dead = true, cancel = true, release = true }
+local FINAL = { succeeded = true, dead = true, cancelled = true }
+
+-- The outcome whose values follow ARGV[at], or nil when they are not what the header says.
+local function outcome_at(at)
+  local out = { id = ARGV[at + 1], claim = ARGV[at + 2], verb = ARGV[at + 3], outcome = ARGV[at + 4],
+    ago = tonumber(ARGV[at + 5]), ran = tonumber(ARGV[at + 6]), delay = tonumber(ARGV[at + 7]),
+    data = ARGV[at + 8], reason = ARGV[at + 9], job = nil }
+  return STATE_AFTER[out.verb] and out.ago and out.ran and out.delay and out or nil
+end
+
+-- The job of an outcome if it may be settled, and what to answer if not.
+local function held_job(out)
+  local v = read("HMGET", prefix .. "job:" .. out.id, "state", "rev", "claim", "token", "attempts", "losses",
+    "limits", "round", "cancel", "left", "key", "score")
+  if not v or not v[1] then
+    return nil, { "NOT_FOUND", "", 0 }
+  end
+  local job = { state = v[1], rev = tonumber(v[2]) or 0, claim = v[3], token = v[4], attempts = v[5], losses = v[6],
+    limits = v[7], round = v[8], cancel = v[9], left = v[10], key = v[11], score = v[12], own = nil }
+  if job.state == "running" and job.claim == out.claim then
+    if out.verb == "cancel" or (job.cancel or "") ~= "" then
+      job.own = own_key(prefix, job, out.id)
+    end
+    return job
+  end
+  local recorded = job.claim == out.claim or job.left == out.claim .. " " .. out.verb
+  return nil, { recorded and "OK" or "LEASE_LOST", job.state, job.rev }
+end
+
+local function state_after(job, out)
+  local state = STATE_AFTER[out.verb]
+  if FINAL[state] then
+    return state
+  elseif (job.cancel or "") ~= "" then
+    return "cancelled"
+  elseif out.verb == "retry" and (tonumber(job.attempts) or 0) + 1 >= limits_of(job.limits) then
+    return "dead"
+  elseif out.verb == "release" and out.delay == 0 then
+    return "ready"
+  end
+  return state
+end
+
+-- What the end of its round adds to a job's fields.
+local function end_job(fields, job, out, state)
+  if state == "cancelled" then
+    cancel_job(fields, job.own, now, out.verb == "cancel" and out.reason or "cancelled while running")
+    return
+  end
+  put(fields, "state", state)
+  put(fields, "finished", now)
+  put(fields, "reason", out.reason)
+  if state == "succeeded" then
+    put(fields, "result", out.data)
+  end
+end
+
+-- What the return of a job to where it waits adds to its fields.
+local function put_back(fields, job, out, state)
+  put(fields, "state", state)
+  put(fields, "left", out.claim .. " " .. out.verb)
+  if state == "ready" then
+    put(fields, "claim", "")
+    if out.verb == "strand" then
+      put(fields, "alone", "1")
+    end
+    redis.call("ZADD", keys.ready, tonumber(job.score) or 0, out.id)
+    return
+  end
+  put(fields, "due", now + out.delay)
+  put(fields, "reason", out.reason)
+  redis.call("ZADD", keys[state], now + out.delay, out.id)
+end
+
+local function settle_one(job, out)
+  local key, started = prefix .. "job:" .. out.id, math.max(now - out.ago, 0)
+  if out.verb == "lost" then
+    local state = lose(keys, prefix, out.id, job, now, started)
+    redis.call("HSET", key, "left", out.claim .. " lost")
+    return state
+  end
+  local state, rev = state_after(job, out), job.rev + 1
+  local fields = { "rev", rev }
+  if STARTED[out.verb] then
+    add_attempt(fields, job, rev, out.outcome, started, started + out.ran, out.verb == "succeed" and "" or out.data)
+    if out.verb ~= "release" then
+      put(fields, "attempts", (tonumber(job.attempts) or 0) + 1)
+    end
+  end
+  local finish = FINAL[state] and end_job or put_back
+  finish(fields, job, out, state)
+  redis.call("HSET", key, unpack(fields))
+  return state
+end
+
 if not count or count > 100 or #ARGV ~= 9 + FIELDS * count then
   return redis.error_reply("JOBRAILARG settle takes 0..100 outcomes of 9 values")
 end
+local outcomes, want = {}, nil
 for i = 1, count do
-  if not VERBS[ARGV[9 + (i - 1) * FIELDS + 3]] then
-    return redis.error_reply("JOBRAILARG settle does not know this verb")
+  outcomes[i] = outcome_at(9 + (i - 1) * FIELDS)
+  if not outcomes[i] then
+    return redis.error_reply("JOBRAILARG settle takes known verbs, and times in ms")
+  end
+end
+if ARGV[4] ~= "" then
+  want = claim_wanted(unpack(ARGV, 3, 8))
+  if not want then
+    return redis.error_reply("JOBRAILARG settle takes n, ack, a limit of 0..100 and lease_ms as integers")
   end
 end
 check_types({ KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5] }, { KEYS[6] }, { KEYS[8] }, { KEYS[7] })
 
-local READ = { "state", "rev", "token", "claim", "claimed", "attempts", "losses", "limits", "round", "score", "cancel",
-  "ran", "key" }
-
-local function outcome_at(at)
-  return { id = ARGV[at + 1], claim = ARGV[at + 2], verb = ARGV[at + 3], outcome = ARGV[at + 4],
-    ago = tonumber(ARGV[at + 5]), ran = tonumber(ARGV[at + 6]), delay = tonumber(ARGV[at + 7]),
-    data = ARGV[at + 8], reason = ARGV[at + 9] }
-end
-
--- The job of an outcome if it may still be settled, and what to answer if not.
-local function held_job(out, seen)
-  local values = redis.pcall("HMGET", prefix .. "job:" .. out.id, unpack(READ))
-  if values.err or not values[1] then
-    return nil, { "NOT_FOUND", "", 0 }
-  end
-  local job = {}
-  for i = 1, #READ do
-    job[READ[i]] = values[i] or nil
-  end
-  if job.claim ~= out.claim then
-    return nil, { "LEASE_LOST", job.state, tonumber(job.rev) }
-  end
-  if job.state ~= "running" or seen[out.id] then
-    return nil, { "OK", job.state, tonumber(job.rev) }
-  end
-  return job
-end
-
-local function put(fields, ...)
-  for _, value in ipairs({ ... }) do
-    fields[#fields + 1] = value
-  end
-end
-
--- Where an attempt that did not end its job sends it: the new state.
-local function again(job, out, fields)
-  if job.cancel and job.cancel ~= "" then
-    cancelled_fields(fields, now, "cancelled while running")
-    free_key(prefix, job, out.id)
-    return "cancelled"
-  end
-  if out.verb == "return" or out.verb == "strand" or (out.verb == "release" and out.delay == 0) then
-    put(fields, "state", "ready", "claim", "", "ran", "", "alone", out.verb == "strand" and "1" or "")
-    redis.call("ZADD", keys.ready, job.score, out.id)
-    return "ready"
-  end
-  local state = out.verb == "release" and "scheduled" or "retrying"
-  put(fields, "state", state, "due", now + out.delay, "reason", out.reason, "ran", "")
-  redis.call("ZADD", keys[state], now + out.delay, out.id)
-  return state
-end
-
-local function ended(job, out, fields)
-  if out.verb == "succeed" then
-    put(fields, "state", "succeeded", "finished", now, "result", out.data, "reason", "")
-    return "succeeded"
-  end
-  if out.verb == "cancel" then
-    cancelled_fields(fields, now, out.reason)
-    free_key(prefix, job, out.id)
-    return "cancelled"
-  end
-  put(fields, "state", "dead", "finished", now, "reason", out.reason)
-  return "dead"
-end
-
-local STARTED = { succeed = true, retry = true, dead = true, cancel = true, release = true }
-
-local function settle_one(job, out)
-  if out.verb == "lost" then
-    job.ran = "1"
-    return lose(keys, prefix, out.id, job, now)
-  end
-  local fields = { "rev", tonumber(job.rev) + 1 }
-  if STARTED[out.verb] then
-    local started = math.max(now - out.ago, 0)
-    add_attempt(fields, job, out.outcome, started, started + out.ran, out.verb ~= "succeed" and out.data or "")
-    if out.verb ~= "release" then
-      put(fields, "attempts", tonumber(job.attempts or 0) + 1)
-    end
-  end
-  local max_attempts = limits_of(job.limits)
-  if out.verb == "retry" and tonumber(job.attempts or 0) + 1 >= max_attempts and (job.cancel or "") == "" then
-    out.verb = "dead"
-  end
-  local ends = out.verb == "succeed" or out.verb == "dead" or out.verb == "cancel"
-  local state = (ends and ended or again)(job, out, fields)
-  redis.call("HSET", prefix .. "job:" .. out.id, unpack(fields))
-  return state
-end
-
-local replies, seen, pending = {}, {}, {}
+local replies, first, ids = {}, {}, {}
 for i = 1, count do
-  local out = outcome_at(9 + (i - 1) * FIELDS)
-  local job, reply = held_job(out, seen)
+  local out = outcomes[i]
+  local job, reply = held_job(out)
   replies[i] = reply or false
-  if job then
-    seen[out.id] = true
-    pending[#pending + 1] = { i = i, job = job, out = out }
+  if job and not first[out.id] then
+    first[out.id], out.job = i, job
+    ids[#ids + 1] = out.id
   end
 end
-local ids = {}
-for i = 1, #pending do
-  local job, out = pending[i].job, pending[i].out
-  replies[pending[i].i] = { "OK", settle_one(job, out), tonumber(job.rev) + 1 }
-  ids[i] = out.id
+for i = 1, count do
+  local out = outcomes[i]
+  if out.job then
+    replies[i] = { "OK", settle_one(out.job, out), out.job.rev + 1 }
+  elseif not replies[i] then
+    replies[i] = replies[first[out.id]] -- the same once more
+  end
 end
 if #ids > 0 then
   redis.call("ZREM", keys.leases, unpack(ids))
@@ -185,9 +200,8 @@ if #ids > 0 then
 end
 
 local claimed = {}
-if ARGV[4] ~= "" then
-  claimed = take(keys, prefix, now, { slot = ARGV[3], n = tonumber(ARGV[4]), ack = tonumber(ARGV[5]),
-    limit = math.min(tonumber(ARGV[6]), 100), lease_ms = tonumber(ARGV[7]), epoch = ARGV[8] })
+if want then
+  claimed = take(keys, prefix, now, want)
 elseif redis.call("ZCARD", keys.ready) > 0 then
   wake_one(keys.wake)
 end

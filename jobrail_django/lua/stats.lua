@@ -19,7 +19,7 @@ CHANGES
 COST
   O(1)
 ]]
---@include clock
+--@include clock read
 
 local prefix, now = ARGV[1], now_ms(ARGV[2])
 local counts = {}
@@ -35,12 +35,13 @@ for i = 2, 3 do
 end
 local until_due = next_due ~= "" and math.max(0, tonumber(next_due) - now) or ""
 local function age(since)
-  return since and math.max(0, now - tonumber(since)) or ""
+  return since and math.max(0, now - since) or ""
 end
 local first = redis.call("ZRANGE", KEYS[1], 0, 0)[1]
 local oldest = redis.call("ZRANGE", KEYS[5], 0, 0, "WITHSCORES")
 local meta = redis.call("HMGET", KEYS[6], "paused", "epoch")
+local at = first and read("HGET", prefix .. "job:" .. first, "at")
 return {
   "OK", counts[1], counts[2], counts[3], counts[4], counts[5], meta[1] == "1" and 1 or 0, meta[2] or "", until_due,
-  age(first and redis.call("HGET", prefix .. "job:" .. first, "at")), age(oldest[2]),
+  age(tonumber(at)), age(tonumber(oldest[2])),
 }

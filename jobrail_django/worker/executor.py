@@ -18,17 +18,18 @@ from ..conf import get_settings
 from ..context import RunningJob, running
 from ..errors import (
     DecodeError,
-    EncodeError,
     InvalidOption,
     JobCancelled,
     LeaseLost,
     Release,
     Retry,
+    TaskModuleError,
     TaskNotRegistered,
     TimeLimitExceeded,
     UnknownPayloadVersion,
 )
-from ..log import extra
+from ..log import RepeatLog, extra
+from ..querysets import clean
 from ..states import Outcome
 from ..taskdef import Task
 from .failure import error_record, message, type_name
@@ -38,6 +39,9 @@ logger = logging.getLogger(__name__)
 
 #: How long a job waits that no one here can run, in ms: another release of the code may know it.
 PARK_MS = 15_000
+
+#: Longest reason that is kept with a job, in characters.
+REASON_LIMIT = 200
 
 #: Called right before the handler: moment of the start, moment at which the child is to be replaced or
 #: 0.0, and the backoff in ms that then applies.
@@ -71,6 +75,7 @@ class Executor:
 
     def __init__(self, coroutines: CoroutineRunner) -> None:
         self._coroutines = coroutines
+        self._faults = RepeatLog(logger)
 
     def execute(self, run: Run, on_start: OnStart) -> Settlement | None:
         """Run a job. None: the lease was lost meanwhile, so that there is nothing to report."""
@@ -79,16 +84,8 @@ class Executor:
             envelope = codec.peek_envelope(job.payload)
             run.task_name = envelope.task
             task = registry.get(envelope.task).with_call_options(envelope.options)
-        except (TaskNotRegistered, UnknownPayloadVersion) as exc:
-            reason = f"parked until a worker can run it: {message(exc)}"
-            logger.warning(
-                "Job parked: job_id=%s task=%s queue=%s",
-                job.id,
-                run.task_name,
-                run.queue,
-                extra=extra("job_parked", job_id=job.id, task=run.task_name, queue=run.queue),
-            )
-            return self._unstarted(run, "park", reason, delay_ms=PARK_MS)
+        except (TaskNotRegistered, TaskModuleError, UnknownPayloadVersion) as exc:
+            return self._parked(run, exc)
         except (DecodeError, InvalidOption) as exc:
             run.started_s = time.monotonic()
             on_start(run.started_s, 0.0, 0)
@@ -130,7 +127,9 @@ class Executor:
             extra=extra("job_started", job_id=job.id, task=task.name, attempt=number, queue=run.queue),
         )
         if signals.job_started.has_listeners():
-            signals.job_started.send_robust(sender=task.name, job_id=job.id, task=task.name, attempt=number)
+            signals.job_started.send_robust(
+                sender=None, job_id=job.id, task=task.name, queue=run.queue, attempt=number
+            )
         interrupted = True
         try:
             value = contextvars.copy_context().run(self._call, run, task, envelope)
@@ -156,17 +155,27 @@ class Executor:
                 if task.options.takes_context:
                     args = (run.context, *args)
                 if task.is_async:
-                    return self._coroutines.run(lambda: task.func(*args, **kwargs), run.gate)
+                    return self._coroutines.run(lambda: task.func(*args, **kwargs), run.gate, clean_up)
                 return task.func(*args, **kwargs)
             finally:
                 run.gate.close()
 
     # Outcomes
 
+    def _parked(self, run: Run, exc: Exception) -> Settlement:
+        """Put a job aside that no one here can run; logged for one of many."""
+        text = "Job parked: job_id=%s task=%s queue=%s"
+        known: dict[str, object] = {"task": run.task_name, "queue": run.queue}
+        self._faults.log(
+            logging.WARNING, "job_parked", text, run.job.id, run.task_name, run.queue, job_id=run.job.id, **known
+        )
+        return self._unstarted(run, "park", f"parked until a worker can run it: {message(exc)}", delay_ms=PARK_MS)
+
     def _unstarted(self, run: Run, verb: Verb, reason: str, *, delay_ms: int = 0) -> Settlement:
         if verb == "cancel":
             run.started_s = time.monotonic()
         outcome = Outcome.CANCELLED if verb == "cancel" else ""
+        reason = clean(reason, REASON_LIMIT)
         return Settlement(run.job.id, run.claim, verb, outcome, run.started_s, 0.0, delay_ms, b"", reason)
 
     def _succeeded(self, run: Run, value: object, limit: int) -> Settlement:
@@ -174,8 +183,9 @@ class Executor:
         reason = ""
         try:
             data = codec.dumps(value, root="result")
-        except EncodeError as exc:
-            # The work is done: running it again would do it twice.
+        except Exception as exc:
+            # Not only EncodeError: it looks at objects of the task's own. The work is done, and running it again
+            # would do it twice.
             return self._failed(run, "dead", Outcome.FAILED, exc, reason="its result cannot be stored")
         if len(data) > limit:
             reason = f"result too large to be stored: {len(data)} bytes, at most {limit} are kept"
@@ -187,6 +197,7 @@ class Executor:
     ) -> Settlement:
         ran_s = time.monotonic() - run.started_s
         delay_ms = round(delay_s * 1000)
+        reason = clean(reason, REASON_LIMIT)
         return Settlement(
             run.job.id, run.claim, verb, outcome, run.started_s, ran_s, delay_ms, error_record(exc), reason
         )
@@ -201,12 +212,13 @@ class Executor:
         if isinstance(exc, JobCancelled):
             return self._failed(run, "cancel", Outcome.CANCELLED, exc, reason="cancelled while running")
         if isinstance(exc, Release):
-            delay_s = exc.delay_s or 0.0
-            return self._failed(run, "release", Outcome.RELEASED, exc, reason=exc.reason, delay_s=delay_s)
-        what = f"{type_name(exc)}: {message(exc)}"[:200]
+            delay_s = getattr(exc, "delay_s", None) or 0.0
+            return self._failed(run, "release", Outcome.RELEASED, exc, reason=message(exc), delay_s=delay_s)
+        what = f"{type_name(exc)}: {message(exc)}"
         if isinstance(exc, Retry):
-            delay_s = backoff_s(number) if exc.delay_s is None else exc.delay_s
-            return self._failed(run, "retry", Outcome.FAILED, exc, reason=exc.reason or what, delay_s=delay_s)
+            asked_s = getattr(exc, "delay_s", None)  # a subclass may not have called its base
+            delay_s = backoff_s(number) if asked_s is None else asked_s
+            return self._failed(run, "retry", Outcome.FAILED, exc, reason=message(exc) or what, delay_s=delay_s)
         if isinstance(exc, TimeLimitExceeded):
             reason = f"timed out after {time.monotonic() - run.started_s:.1f} s"
             return self._failed(run, "retry", Outcome.TIMED_OUT, exc, reason=reason, delay_s=backoff_s(number))
@@ -220,7 +232,7 @@ class Executor:
         return self._failed(run, "dead", Outcome.FAILED, exc, reason=f"not to be retried: {what}")
 
 
-def clean_up(*, discard: bool = False) -> None:
+def clean_up(discard: bool = False) -> None:
     """Leave nothing of a job to the next one on this thread: connections in doubt, language, time zone.
 
     Args:
@@ -228,10 +240,13 @@ def clean_up(*, discard: bool = False) -> None:
     """
     for connection in connections.all(initialized_only=True):
         connection.queries_log.clear()
-        if discard or connection.in_atomic_block:
-            discard_connection(connection.alias)
-        else:
-            connection.close_if_unusable_or_obsolete()
+        try:
+            if not discard and not connection.in_atomic_block:
+                connection.close_if_unusable_or_obsolete()
+                continue
+        except Exception:
+            logger.debug("A connection cannot be looked at: database=%s", connection.alias, exc_info=True)
+        discard_connection(connection.alias)
     translation.deactivate()
     timezone.deactivate()
 

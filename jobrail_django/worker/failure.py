@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterable
 
 import orjson
 
@@ -12,7 +13,7 @@ from ..querysets import cut
 MESSAGE_LIMIT = 4_000
 #: Longest traceback that is kept, in characters.
 TRACEBACK_LIMIT = 48_000
-#: Frames kept of each exception, and exceptions kept of a chain's text.
+#: Frames kept of each exception.
 FRAME_LIMIT = 50
 
 
@@ -26,24 +27,34 @@ def message(exc: BaseException) -> str:
     """Return the text of an exception, or say that it has none to give."""
     try:
         return cut(str(exc), MESSAGE_LIMIT)
-    except Exception as broken:
+    except BaseException as broken:  # whatever it is, it is about the exception and not for this thread
         return f"<the text of this exception cannot be read: {type(broken).__name__}>"
 
 
 def traceback_text(exc: BaseException) -> str:
-    """Format an exception with its causes; long texts lose their middle."""
+    """Format an exception with its causes; a long text loses its middle, so that the exception itself stays."""
     try:
-        parts: list[str] = []
-        length = 0
-        for part in traceback.TracebackException.from_exception(exc, limit=-FRAME_LIMIT).format():
-            parts.append(cut(part, TRACEBACK_LIMIT))
-            length += len(parts[-1])
-            if length > 4 * TRACEBACK_LIMIT:
-                parts.append("… more of the chain was left out …\n")
-                break
-        return cut("".join(parts), TRACEBACK_LIMIT)
-    except Exception as broken:
+        parts = traceback.TracebackException.from_exception(exc, limit=-FRAME_LIMIT).format()
+        return _joined(parts, TRACEBACK_LIMIT)
+    except BaseException as broken:
         return f"<the traceback cannot be formatted: {type(broken).__name__}>"
+
+
+def _joined(parts: Iterable[str], limit: int) -> str:
+    """Join texts as `cut` would cut their whole, and never hold much more than that."""
+    head, tail, gone = "", "", 0
+    for part in parts:
+        room = limit - len(head)
+        head += part[:room]
+        tail += part[room:]
+        if len(tail) > 2 * limit:
+            gone += len(tail) - limit
+            tail = tail[-limit:]
+    if not tail:
+        return head
+    half = limit // 2
+    gone += len(head) + len(tail) - 2 * half
+    return f"{head[:half]}\n… {gone} characters cut …\n{(head + tail)[-half:]}"
 
 
 def error_record(exc: BaseException) -> bytes:

@@ -10,10 +10,15 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext
+
 from ..errors import TaskInterrupt
 
 #: How long after its soft limit a handler may still run before its child is replaced, in seconds.
 HARD_LIMIT_AFTER_S = 2.0
+
+#: How long the end of a coroutine waits for the thread of its synchronous calls, in seconds.
+CLEAN_UP_WITHIN_S = 0.1
 
 _set_async_exception = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _set_async_exception.argtypes = (ctypes.c_ulong, ctypes.py_object)
@@ -60,11 +65,16 @@ class Gate:
 
 
 class CoroutineRunner:
-    """One event loop in a thread of its own, on which the slots of a child run `async def` handlers."""
+    """One event loop in a thread of its own, on which the slots of a child run `async def` handlers.
+
+    What handlers hand to `sync_to_async`, queries for instance, runs in a thread that belongs to the calling
+    slot: with the one thread that asgiref has for all, each job would inherit the connections of all others.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._slot = threading.local()
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
@@ -73,38 +83,77 @@ class CoroutineRunner:
                 threading.Thread(target=self._loop.run_forever, name="jobrail-asyncio", daemon=True).start()
             return self._loop
 
-    def run(self, make: Callable[[], Coroutine[Any, Any, Any]], gate: Gate) -> Any:
+    def _sync_thread(self) -> _SyncThread:
+        found: _SyncThread | None = getattr(self._slot, "sync_thread", None)
+        if found is None:
+            found = self._slot.sync_thread = _SyncThread()
+        return found
+
+    def run(self, make: Callable[[], Coroutine[Any, Any, Any]], gate: Gate, clean_up: Callable[[bool], object]) -> Any:
         """Run a coroutine to its end in the caller's context and return its result.
+
+        Args:
+            make: makes the coroutine.
+            gate: opened while it runs.
+            clean_up: called in the thread of its synchronous calls, if there were any, once it has ended; with
+                True when it was interrupted.
 
         Raises:
             TaskInterrupt: what was sent through the gate, once the coroutine has ended because of it.
             BaseException: what the coroutine raised.
         """
-        loop = self._running_loop()
+        loop, sync_thread = self._running_loop(), self._sync_thread()
         done: concurrent.futures.Future[Any] = concurrent.futures.Future()
         tasks: list[asyncio.Task[Any]] = []
 
         def finished(task: asyncio.Task[Any]) -> None:
-            if task.cancelled():
-                done.set_exception(asyncio.CancelledError())
-            elif (error := task.exception()) is not None:
-                done.set_exception(error)
-            else:
+            try:
                 done.set_result(task.result())
+            except BaseException as exc:
+                done.set_exception(exc)
 
         def start() -> None:
             tasks.append(loop.create_task(_guarded(make)))
             tasks[0].add_done_callback(finished)
 
+        loop.call_soon_threadsafe(start, context=sync_thread.context())
         gate.open(lambda: loop.call_soon_threadsafe(lambda: tasks[0].cancel()))
-        loop.call_soon_threadsafe(start, context=contextvars.copy_context())
         try:
             return done.result()
         except asyncio.CancelledError as exc:
-            raise (gate.close() or asyncio.CancelledError)() from exc
+            sent = gate.close()
+            if sent is None:
+                raise
+            raise sent() from exc
         except _Raised as exc:
             assert exc.__cause__ is not None
             raise exc.__cause__ from None
+        finally:
+            interrupted = gate.close() is not None
+            sync_thread.clean_up(lambda: clean_up(interrupted))
+
+
+class _SyncThread:
+    """The thread in which the coroutines of one slot run what they hand to `sync_to_async`."""
+
+    def __init__(self) -> None:
+        self._key = ThreadSensitiveContext()
+
+    def context(self) -> contextvars.Context:
+        """Copy the caller's context for a coroutine that is to use this thread."""
+        context = contextvars.copy_context()
+        context.run(SyncToAsync.thread_sensitive_context.set, self._key)
+        return context
+
+    def clean_up(self, body: Callable[[], object]) -> None:
+        """Run `body` in the thread if it was used; leave a thread that is still busy to itself, for another one."""
+        executor = SyncToAsync.context_to_thread_executor.get(self._key)
+        if executor is None:
+            return
+        cleaned = executor.submit(body)
+        if not concurrent.futures.wait([cleaned], timeout=CLEAN_UP_WITHIN_S).done:
+            self._key = ThreadSensitiveContext()
+            executor.shutdown(wait=False)
 
 
 class _Raised(Exception):

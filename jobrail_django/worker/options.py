@@ -53,16 +53,26 @@ def parse_queues(values: Sequence[str], declared: Iterable[str]) -> dict[str, in
     for value in values:
         name, separator, weight = value.partition("=")
         if name not in names:
-            raise UnknownQueue(
-                f"Unknown queue {name!r}{did_you_mean(name, names)}. JOBRAIL['QUEUES'] declares "
-                f"{', '.join(map(repr, names))}.",
-                queue=name,
-            )
+            raise _unknown(name, names)
         if name in found:
             raise ConfigurationError(f"Queue {name!r} is named twice; give it once, with a weight: --queue {name}=2.")
-        if separator and not (weight.isdecimal() and 1 <= int(weight) <= MAX_WEIGHT):
-            raise ConfigurationError(
-                f"The weight {weight!r} of queue {name!r} is not valid: expected a whole number from 1 to {MAX_WEIGHT}."
-            )
-        found[name] = int(weight) if separator else 1
+        found[name] = _weight(name, weight) if separator else 1
     return found
+
+
+def _unknown(name: str, declared: Sequence[str]) -> UnknownQueue:
+    parts = name.split(",")
+    if len(parts) > 1 and all(part in declared for part in parts):
+        remedy = f". Give each its own option: {' '.join(f'--queue {part}' for part in parts)}."
+    else:
+        guess = did_you_mean(name, declared) or "."
+        remedy = f"{guess} JOBRAIL['QUEUES'] declares {', '.join(map(repr, declared))}."
+    return UnknownQueue(f"Unknown queue {name!r}{remedy}", queue=name)
+
+
+def _weight(queue: str, text: str) -> int:
+    if text.isdecimal() and len(text) <= len(str(MAX_WEIGHT)) and 1 <= int(text) <= MAX_WEIGHT:
+        return int(text)
+    raise ConfigurationError(
+        f"The weight {text[:20]!r} of queue {queue!r} is not valid: expected a whole number from 1 to {MAX_WEIGHT}."
+    )

@@ -102,6 +102,17 @@ def test_ensure_leaves_nothing_for_git_to_see(folder):
     assert seen.stdout == ""
 
 
+@pytest.mark.parametrize("name", ["with space", "a#b", "q?db=7", "p%41", "Größe"])
+def test_address_of_a_folder_with_any_name_leads_to_its_server(place, name):
+    try:
+        url = embedded.ensure(place / name)
+
+        with redis.Redis.from_url(url, decode_responses=True) as client:
+            assert client.config_get("dir")["dir"] == str((place / name).resolve())
+    finally:
+        embedded.stop(place / name)
+
+
 def test_ensure_twice_is_the_same_server(folder):
     assert pid_of(embedded.ensure(folder)) == pid_of(embedded.ensure(folder))
 

@@ -1,15 +1,14 @@
 --[[
-add_attempt(fields, job, outcome, started, finished, error): appends the record of one started
-execution to the field-value pairs of an HSET. It is named by the claim's rev, so a job never has the
-same attempt twice and attempts sort by time. `number` counts attempts and losses so far, plus one.
+add_attempt(fields, job, rev, outcome, started, finished, err): appends the record of one started
+execution to the field-value pairs of an HSET. Its fields carry the rev that the job gets with it, so that the
+mirror, which has stored a job as of some rev, can tell which attempts it has. `number` counts attempts
+and losses so far, plus one. Times are integer ms below 10^14. Needs put.
 ]]
-local function add_attempt(fields, job, outcome, started, finished, err)
-  local number = tonumber(job.attempts or 0) + tonumber(job.losses or 0) + 1
-  fields[#fields + 1] = "a:" .. job.token
-  fields[#fields + 1] =
-    string.format("%s %d %s %.0f %.0f %s", job.round, number, outcome, started, finished, job.claim)
+local function add_attempt(fields, job, rev, outcome, started, finished, err)
+  local number = (tonumber(job.attempts) or 0) + (tonumber(job.losses) or 0) + 1
+  put(fields, "a:" .. rev, (job.token or "0") .. " " .. (job.round or "1") .. " " .. number .. " " .. outcome .. " "
+    .. started .. " " .. finished .. " " .. job.claim)
   if err ~= "" then
-    fields[#fields + 1] = "e:" .. job.token
-    fields[#fields + 1] = err
+    put(fields, "e:" .. rev, err)
   end
 end

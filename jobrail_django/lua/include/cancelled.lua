@@ -1,20 +1,25 @@
 --[[
-cancelled_fields(fields, now, reason): the field-value pairs of a job that ends cancelled.
-free_key(prefix, job, id): lets go of a cancelled job's idempotency key, if it is still this job's:
-work that was called off may be asked for again.
+own_key(prefix, job, id): the name of a job's idempotency key if it is still this job's, else nil. Needs read;
+for a script's reading part. A job that ends cancelled lets go of it: work that was called off may be asked for
+again.
+cancel_job(fields, own, now, reason): the field-value pairs of a job that ends cancelled; deletes `own`, its key
+or nil. Needs put.
 ]]
-local function cancelled_fields(fields, now, reason)
-  for _, value in ipairs({ "state", "cancelled", "finished", now, "due", "", "reason", reason }) do
-    fields[#fields + 1] = value
+local function own_key(prefix, job, id)
+  if not job.key then
+    return nil
   end
+  local key = prefix .. "key:" .. job.key
+  local held = read("GET", key)
+  return held and string.sub(held, 1, #id + 1) == id .. " " and key or nil
 end
 
-local function free_key(prefix, job, id)
-  if job.key and job.key ~= "" then
-    local key = prefix .. "key:" .. job.key
-    local held = redis.call("GET", key)
-    if held and string.sub(held, 1, #id) == id then
-      redis.call("DEL", key)
-    end
+local function cancel_job(fields, own, now, reason)
+  put(fields, "state", "cancelled")
+  put(fields, "finished", now)
+  put(fields, "due", "")
+  put(fields, "reason", reason)
+  if own then
+    redis.call("DEL", own)
   end
 end

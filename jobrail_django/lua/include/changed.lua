@@ -7,10 +7,9 @@ local function note_changes(changed_key, ids, now)
   if #ids == 0 then
     return
   end
-  local args = {}
+  local args, score = {}, string.format("%.0f", now) -- once: Redis would write the number out for each id
   for i = 1, #ids do
-    args[2 * i - 1] = now
-    args[2 * i] = ids[i]
+    args[2 * i - 1], args[2 * i] = score, ids[i]
   end
   redis.call("ZADD", changed_key, "NX", unpack(args))
 end

@@ -1,48 +1,50 @@
 --[[
+next_due(keys): when the next of the waiting jobs is due, in ms as text, "" when none waits.
 promote_due(keys, prefix, now, limit): move up to `limit` due jobs of each of `retrying` and
-`scheduled` to `ready`, in due order; each enters `ready` at the end of its priority. Needs ready,
-changed. Returns how many moved and the next due time in ms ("" when nothing waits); a next due time
-that has passed means that more is left.
+`scheduled` to `ready`, in due order; each enters `ready` at the end of its priority. Needs read,
+ready, changed. Returns how many moved and next_due; one that has passed means that more is left.
 ]]
-local function due_jobs(key, prefix, now, limit)
-  local head = redis.call("ZRANGE", key, 0, 0, "WITHSCORES")
-  if not head[1] or tonumber(head[2]) > now then
-    return {}, {}
+local function next_due(keys)
+  local a = redis.call("ZRANGE", keys.retrying, 0, 0, "WITHSCORES")[2]
+  local b = redis.call("ZRANGE", keys.scheduled, 0, 0, "WITHSCORES")[2]
+  if a and b then
+    return tonumber(a) < tonumber(b) and a or b
   end
+  return a or b or ""
+end
+
+local function promote_from(key, keys, prefix, now, limit)
   local ids = redis.call("ZRANGE", key, "-inf", now, "BYSCORE", "LIMIT", 0, limit)
-  local jobs = {}
-  for i = 1, #ids do
-    local found = redis.pcall("HMGET", prefix .. "job:" .. ids[i], "rev", "prio")
-    jobs[i] = found.err and {} or found
+  if #ids == 0 then
+    return 0
   end
-  return ids, jobs
+  local jobs, scores = {}, {}
+  for i = 1, #ids do
+    jobs[i] = read("HMGET", prefix .. "job:" .. ids[i], "state", "rev", "prio") or {}
+  end
+  local seq = redis.call("HINCRBY", keys.meta, "seq", #ids) - #ids
+  for i = 1, #ids do
+    if jobs[i][1] then
+      local rev = (tonumber(jobs[i][2]) or 0) + 1
+      redis.call("HSET", prefix .. "job:" .. ids[i], "state", "ready", "rev", rev, "due", "")
+      scores[#scores + 1] = ready_score(tonumber(jobs[i][3]) or 0, seq + i)
+      scores[#scores + 1] = ids[i]
+    end
+  end
+  redis.call("ZREM", key, unpack(ids))
+  if #scores > 0 then
+    redis.call("ZADD", keys.ready, unpack(scores))
+  end
+  note_changes(keys.changed, ids, now)
+  return #ids
 end
 
 local function promote_due(keys, prefix, now, limit)
-  local moved, next_due = 0, ""
-  for _, key in ipairs({ keys.retrying, keys.scheduled }) do
-    local ids, jobs = due_jobs(key, prefix, now, limit)
-    if #ids > 0 then
-      local seq = redis.call("HINCRBY", keys.meta, "seq", #ids) - #ids
-      local scores = {}
-      for i = 1, #ids do
-        if jobs[i][1] then
-          redis.call("HSET", prefix .. "job:" .. ids[i], "state", "ready", "rev", tonumber(jobs[i][1]) + 1, "due", "")
-          scores[#scores + 1] = ready_score(tonumber(jobs[i][2]) or 0, seq + i)
-          scores[#scores + 1] = ids[i]
-        end
-      end
-      redis.call("ZREM", key, unpack(ids))
-      if #scores > 0 then
-        redis.call("ZADD", keys.ready, unpack(scores))
-      end
-      note_changes(keys.changed, ids, now)
-      moved = moved + #ids
-    end
-    local head = redis.call("ZRANGE", key, 0, 0, "WITHSCORES")
-    if head[1] and (next_due == "" or tonumber(head[2]) < tonumber(next_due)) then
-      next_due = head[2]
-    end
+  local moved, due = 0, next_due(keys)
+  if due ~= "" and tonumber(due) <= now then
+    moved = promote_from(keys.retrying, keys, prefix, now, limit)
+      + promote_from(keys.scheduled, keys, prefix, now, limit)
+    due = next_due(keys)
   end
-  return moved, next_due
+  return moved, due
 end

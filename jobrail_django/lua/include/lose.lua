@@ -1,41 +1,39 @@
 --[[
-lose(keys, prefix, id, job, now): recover one running job whose worker is gone. Needs attempt,
-cancelled, limits. Writes the job, `leases` and `ready`; the caller notes the change.
+lose(keys, prefix, id, job, now, started): recover one running job whose worker is gone. `started` is when its
+handler started, in ms, nil = it is not known to have started; `job.own` is its own_key if its cancellation was
+asked for. Needs put, attempt, cancelled, limits.
+Writes the job, `leases` and `ready`; the caller notes the change.
 
-A job known to have started is charged one loss and gets an attempt `lost`; it ends dead once its
-losses reach max_losses, or max_attempts if that is smaller. One that merely sat in a batch goes back
+A job that had started is charged one loss and gets an attempt `lost`; it ends dead once its losses
+reach max_losses, or max_attempts if that is smaller. One that merely sat in a batch goes back
 uncharged, and will be claimed alone. Both keep their place in `ready`. If its cancellation was
 asked for, it ends cancelled. Returns the new state.
 ]]
-local function lose(keys, prefix, id, job, now)
-  local fields = { "rev", tonumber(job.rev) + 1, "claim", "", "ran", "" }
+local function lose(keys, prefix, id, job, now, started)
+  local rev = (tonumber(job.rev) or 0) + 1
+  local fields = { "rev", rev, "claim", "" }
   local state = "ready"
-  if job.ran == "1" then
-    local losses = tonumber(job.losses or 0) + 1
+  if started then
+    local losses = (tonumber(job.losses) or 0) + 1
     local max_attempts, max_losses = limits_of(job.limits)
-    add_attempt(fields, job, "lost", tonumber(job.claimed), math.max(now, tonumber(job.claimed)), "")
-    fields[#fields + 1] = "losses"
-    fields[#fields + 1] = losses
+    add_attempt(fields, job, rev, "lost", started, math.max(now, started), "")
+    put(fields, "losses", losses)
     if losses >= math.min(max_losses, max_attempts) then
       state = "dead"
-      for _, value in ipairs({ "state", "dead", "finished", now, "reason",
-        "lost its worker " .. losses .. (losses == 1 and " time" or " times") }) do
-        fields[#fields + 1] = value
-      end
+      put(fields, "finished", now)
+      put(fields, "reason", "lost its worker " .. losses .. (losses == 1 and " time" or " times"))
     end
   else
-    fields[#fields + 1] = "alone"
-    fields[#fields + 1] = "1"
+    put(fields, "alone", "1")
   end
-  if job.cancel and job.cancel ~= "" then
+  if (job.cancel or "") ~= "" then
     state = "cancelled"
-    cancelled_fields(fields, now, "cancelled while running, its worker was lost")
-    free_key(prefix, job, id)
+    cancel_job(fields, job.own, now, "cancelled while running, its worker was lost")
+  else
+    put(fields, "state", state)
   end
   if state == "ready" then
-    fields[#fields + 1] = "state"
-    fields[#fields + 1] = "ready"
-    redis.call("ZADD", keys.ready, job.score, id)
+    redis.call("ZADD", keys.ready, tonumber(job.score) or 0, id)
   end
   redis.call("ZREM", keys.leases, id)
   redis.call("HSET", prefix .. "job:" .. id, unpack(fields))

@@ -1,0 +1,1 @@
+"""An app whose tasks do what jobs do when things go wrong."""
