@@ -47,4 +47,3 @@ def job_notice(record: JobRecord | None, *, rev: int, is_final: bool) -> Notice 
     if record.rev > rev:
         return Notice(f"Redis is ahead of this row: the job is {record.state} there.", False)
     return None
-

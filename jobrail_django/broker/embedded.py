@@ -144,8 +144,6 @@ def _remove_socket(folder: Path) -> None:
 
 def _is_ready(place: Path) -> bool:
     """Tell whether a server answers that has loaded its data."""
-    if not place.exists():
-        return False
     once = Retry(NoBackoff(), 0)
     try:
         with redis.Redis(unix_socket_path=str(place), socket_timeout=PING_S, protocol=2, retry=once) as client:

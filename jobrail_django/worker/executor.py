@@ -127,9 +127,7 @@ class Executor:
             extra=extra("job_started", job_id=job.id, task=task.name, attempt=number, queue=run.queue),
         )
         if signals.job_started.has_listeners():
-            signals.job_started.send_robust(
-                sender=None, job_id=job.id, task=task.name, queue=run.queue, attempt=number
-            )
+            signals.job_started.send_robust(sender=None, job_id=job.id, task=task.name, queue=run.queue, attempt=number)
         interrupted = True
         try:
             value = contextvars.copy_context().run(self._call, run, task, envelope)
@@ -165,9 +163,9 @@ class Executor:
     def _parked(self, run: Run, exc: Exception) -> Settlement:
         """Put a job aside that no one here can run; logged for one of many."""
         text = "Job parked: job_id=%s task=%s queue=%s"
-        known: dict[str, object] = {"task": run.task_name, "queue": run.queue}
+        job_id, task, queue = run.job.id, run.task_name, run.queue
         self._faults.log(
-            logging.WARNING, "job_parked", text, run.job.id, run.task_name, run.queue, job_id=run.job.id, **known
+            logging.WARNING, "job_parked", text, job_id, task, queue, job_id=job_id, task=task, queue=queue
         )
         return self._unstarted(run, "park", f"parked until a worker can run it: {message(exc)}", delay_ms=PARK_MS)
 

@@ -142,7 +142,9 @@ def test_dead_workers_leave_the_list(rig: Rig) -> None:
     wait_for(lambda: not rig.broker.workers(), LEASE_S + REAP_S, "the dead workers to leave the list")
 
     with rig.connect() as client:
-        left = [key for key in client.scan_iter(match=f"{rig.jobrail['PREFIX']}:*") if any(i in key.decode() for i in ids)]
+        left = [
+            key for key in client.scan_iter(match=f"{rig.jobrail['PREFIX']}:*") if any(i in key.decode() for i in ids)
+        ]
         assert [key for key in left if not 0 < client.pttl(key) <= 60_000] == []
         assert not client.exists(f"{rig.jobrail['PREFIX']}:{{jobrail}}:workers")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from jobrail_django.broker.scripts import Script, load  # noqa: E402
+from jobrail_django.broker.scripts import Script, load
 
 
 def main(folder: Path) -> None:

@@ -63,7 +63,9 @@ def _check_fields(state: Whole, job: str, fields: Fields) -> None:
     assert bool(fields.get("finished")) == ended, f"{job} is {fields['state']}, finished={fields.get('finished')!r}"
     assert bool(fields.get("due")) == waits, f"{job} is {fields['state']}, due={fields.get('due')!r}"
     if waits:
-        assert int(fields["due"]) == state[f"{fields['state']}/{job}"], f"{job} is due at another time than its place says"
+        assert int(fields["due"]) == state[f"{fields['state']}/{job}"], (
+            f"{job} is due at another time than its place says"
+        )
     if fields["state"] == "running":
         assert fields["claim"], f"{job} runs without a claim"
         assert int(fields["token"]) <= int(fields["rev"]), f"{job} has a token from the future"

@@ -218,7 +218,11 @@ class Rig:
     def key_of(self, script: Script, position: int, slot: str = SLOT) -> str:
         """Name the real key that a script takes as KEYS[position], by what its header calls it."""
         name = load(script).header.keys[position - 1][0]
-        own = {"slot": self.keys.slot(slot), "workers": workers_key(self.prefix), "worker": worker_key(self.prefix, "w")}
+        own = {
+            "slot": self.keys.slot(slot),
+            "workers": workers_key(self.prefix),
+            "worker": worker_key(self.prefix, "w"),
+        }
         return str(own.get(name) or getattr(self.keys, name))
 
     def damage(self, n: int) -> None:

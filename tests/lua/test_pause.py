@@ -9,7 +9,13 @@ from .rig import GONE, NOW, Out, Rig, Row, claim_id, hold
 WOKEN = {"wake/0": "1", "wake@": "expires"}
 
 TABLE = [
-    Row(name="pause", seed=lambda rig: rig.ready(1), call=lambda rig: rig.pause(), reply=["OK"], delta={"meta/paused": "1"}),
+    Row(
+        name="pause",
+        seed=lambda rig: rig.ready(1),
+        call=lambda rig: rig.pause(),
+        reply=["OK"],
+        delta={"meta/paused": "1"},
+    ),
     Row(
         name="resume wakes a worker where there is work",
         seed=lambda rig: (rig.ready(1), rig.pause()),

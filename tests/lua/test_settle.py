@@ -304,7 +304,9 @@ def test_job_that_had_not_started_is_charged_nothing(rig: Rig, verb: str) -> Non
 @pytest.mark.parametrize(
     ("attempts", "losses", "lost"), [(3, 3, 3), (3, 2, 2), (2, 3, 2), (1, 3, 1), (5, 1, 1)], ids=str
 )
-def test_lost_job_is_dead_when_its_losses_reach_the_smaller_limit_d4(rig: Rig, attempts: int, losses: int, lost: int) -> None:
+def test_lost_job_is_dead_when_its_losses_reach_the_smaller_limit_d4(
+    rig: Rig, attempts: int, losses: int, lost: int
+) -> None:
     rig.ready(1, attempts=attempts, losses=losses)
     states = []
     for n in range(1, lost + 1):
@@ -313,7 +315,9 @@ def test_lost_job_is_dead_when_its_losses_reach_the_smaller_limit_d4(rig: Rig, a
 
     assert states == ["ready"] * (lost - 1) + ["dead"]
     assert rig.job(1)["reason"] == f"lost its worker {lost} time" + ("s" if lost > 1 else "")
-    assert sorted(name for name in rig.job(1) if name.startswith("a:")) == [f"a:{1 + 2 * n}" for n in range(1, lost + 1)]
+    assert sorted(name for name in rig.job(1) if name.startswith("a:")) == [
+        f"a:{1 + 2 * n}" for n in range(1, lost + 1)
+    ]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 4])

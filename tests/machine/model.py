@@ -227,7 +227,9 @@ class Queue:
         self.slots[claim.slot] = claim.n, [job.new.id for job in batch], until
         return Answer("OK", [(job, job.rev) for job in batch], due_ms)
 
-    def settle(self, outcomes: Sequence[Settlement], claim: Claim | None) -> tuple[list[tuple[str, bool]], Answer | None]:
+    def settle(
+        self, outcomes: Sequence[Settlement], claim: Claim | None
+    ) -> tuple[list[tuple[str, bool]], Answer | None]:
         """Return for each outcome its status ("" = either is right) and whether it was applied; then the claim's."""
         statuses = [self._settle_one(out) for out in outcomes]
         self._wake()

@@ -240,6 +240,18 @@ def test_folder_that_cannot_be_made_is_named(place):
         embedded.ensure(place / "file" / "rail")
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_folder_of_another_user_is_refused(folder):
+    embedded.ensure(folder)
+    folder.parent.chmod(0o755)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(ConfigurationError, match=r"cannot be used \(Permission denied\)"):
+            embedded.ensure(folder)
+    finally:
+        os.seteuid(0)
+
+
 def test_server_that_does_not_start_shows_its_log(folder):
     # Valkey refuses an append-only file that it cannot read.
     (folder / "appendonlydir").mkdir(parents=True)

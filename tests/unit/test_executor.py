@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 import json
 import logging
-import os
 import pickle
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
-from django.db import connection, connections, transaction
+from django.db import connection, connections
 from django.utils import timezone, translation
 
-from jobrail_django import codec, registry, signals
+from jobrail_django import codec, signals
 from jobrail_django.broker.records import ClaimedJob, Settlement
 from jobrail_django.context import current_job
 from jobrail_django.errors import JobCancelled, LeaseLost, TaskInterrupt, TimeLimitExceeded
 from jobrail_django.worker.executor import PARK_MS, Executor, Run, check_connections
-from jobrail_django.worker.failure import MESSAGE_LIMIT
 from jobrail_django.worker.limits import HARD_LIMIT_AFTER_S, CoroutineRunner
 
 from ..probes.child import eventually
@@ -742,7 +737,9 @@ BODIES = {
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_time_limit_reaches_the_handler(make_task, executor, body):
-    module = make_task(f"import asyncio, threading, time\nhere, done = [], threading.Event()\n@task(timeout=30)\n{body}")
+    module = make_task(
+        f"import asyncio, threading, time\nhere, done = [], threading.Event()\n@task(timeout=30)\n{body}"
+    )
     run, starts = run_of("work"), Starts()
     thread = interrupt(run, TimeLimitExceeded, lambda: module.here)
 

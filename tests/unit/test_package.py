@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -86,6 +87,40 @@ def test_nothing_unpickles_or_evaluates(path):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
     assert not calls & {"eval", "exec"}
+
+
+def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as run; run()", "--no-cache"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+def test_layers_hold():
+    done = lint_imports(ROOT)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "complaint"),
+    [
+        ("stray.py", "", "not listed as layers"),
+        ("backoff.py", "from . import client\n", "jobrail_django.backoff -> jobrail_django.client"),
+        ("models.py", "from .broker import keys\n", "jobrail_django.models -> jobrail_django.broker.keys"),
+        ("client.py", "import redis\n", "jobrail_django.client -> redis"),
+        ("broker/keys.py", "import django.db\n", "jobrail_django.broker.keys -> django"),
+    ],
+    ids=["a module without a place", "upwards", "rows on Redis", "Redis past the broker", "Django in the broker"],
+)
+def test_layers_refuse(tmp_path, module, text, complaint):
+    shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    with open(tmp_path / PACKAGE.name / module, "a", encoding="utf-8") as file:
+        file.write(text)
+
+    done = lint_imports(tmp_path)
+
+    assert done.returncode == 1
+    assert complaint in " ".join(done.stdout.split())
 
 
 def test_importing_the_package_needs_no_django_setup():

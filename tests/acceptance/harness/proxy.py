@@ -268,4 +268,3 @@ class Proxy:
         with self._lock:
             self._links.discard(link)
         link.close()
-

@@ -43,7 +43,9 @@ class Rig:
         queues: declared queues.
     """
 
-    def __init__(self, url: str, prefix: str, folder: Path, settings: Any, queues: Sequence[str] = ("default",)) -> None:
+    def __init__(
+        self, url: str, prefix: str, folder: Path, settings: Any, queues: Sequence[str] = ("default",)
+    ) -> None:
         self.url = url
         self.folder = folder
         self.ledger = Ledger(folder / "ledger")
