@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 import redis
+from hiredis import pack_command
 
 from .faults import translated
 from .keys import QueueKeys, worker_key, workers_key
@@ -68,6 +69,7 @@ class Broker:
         self.where = where
         self._now_ms = now_ms
         self._keys: dict[str, QueueKeys] = {}
+        self._idle: list[Any] = []  # connections; append and pop are atomic
 
     def keys(self, queue: str) -> QueueKeys:
         """Return the names of a queue's keys."""
@@ -87,18 +89,46 @@ class Broker:
                 return self._evaluate(source.sha, source.text, keys, args)
             except redis.exceptions.ReadOnlyError:
                 # The master became a replica: new connections find the new master.
-                self.client.connection_pool.disconnect()
+                self._drop_connections()
                 return self._evaluate(source.sha, source.text, keys, args)
             except (redis.exceptions.BusyLoadingError, redis.exceptions.AuthenticationError):
                 raise
             except redis.ConnectionError:
+                self._drop_connections()
                 return self._evaluate(source.sha, source.text, keys, args)
 
     def _evaluate(self, sha: str, text: str, keys: Sequence[str], args: Sequence[Any]) -> list[Any]:
         try:
-            return self.client.execute_command("EVALSHA", sha, len(keys), *keys, *args)  # type: ignore[no-any-return]
+            return self._exchange(("EVALSHA", sha, len(keys), *keys, *args))
         except redis.exceptions.NoScriptError:
-            return self.client.execute_command("EVAL", text, len(keys), *keys, *args)  # type: ignore[no-any-return]
+            return self._exchange(("EVAL", text, len(keys), *keys, *args))
+
+    def _exchange(self, command: tuple[Any, ...]) -> Any:
+        """Send a command and read its reply, on an idle connection or a new one.
+
+        This takes less than half the processor time that a call of the client takes. A connection that broke while it
+        was idle is noticed when it is used; `_run` then repeats the call.
+        """
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self.client.connection_pool.make_connection()
+        try:
+            connection.send_packed_command([pack_command(command)], check_health=False)
+            reply = connection.read_response()
+        except redis.ResponseError:
+            self._idle.append(connection)
+            raise
+        except BaseException:
+            connection.disconnect()
+            raise
+        self._idle.append(connection)
+        return reply
+
+    def _drop_connections(self) -> None:
+        """Close the idle connections, so that the next call makes a new one."""
+        while self._idle:
+            self._idle.pop().disconnect()
 
     # Jobs
 
