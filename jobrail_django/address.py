@@ -20,7 +20,8 @@ LATER_SCHEMES = ("redis+sentinel", "redis+cluster")
 #: Keys of django-redis' CONNECTION_POOL_KWARGS that say where and as whom to connect; the others are its own affair.
 _ADDRESS_KEYS = re.compile(r"ssl_\w+|username|password|db")
 
-_USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)[^\s'\"]*@")
+#: User and password, also where a password that should have been quoted has blanks or quotes in it.
+_USERINFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://|rediss?:)[^\n]*@")
 _SECRET_QUERY = re.compile(r"(?i)([?&][^=&\s]*(?:password|secret|token|username)[^=&\s]*=)[^&\s'\"]+")
 
 

@@ -22,14 +22,17 @@ from .errors import (
     BrokerUnavailable,
     DecodeError,
     DuplicateJob,
+    EncodeError,
     InvalidArguments,
     InvalidOption,
     InvalidTask,
     InvalidTransition,
     JobNotFound,
     PayloadTooLarge,
+    did_you_mean,
 )
 from .job import Group, Job
+from .querysets import clean
 from .states import State
 from .taskdef import Task
 
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+#: Longest reason of a cancellation, in characters: what the database column holds.
+MAX_REASON_LENGTH = 255
+
 #: What identifies a job to a caller: its handle or its id.
 JobOrId = Job | str | uuid.UUID
 
@@ -47,7 +53,8 @@ def enqueue(task: Task[P, R] | str, /, *args: Any, **kwargs: Any) -> Job:
     """Enqueue a job that runs the task with these arguments.
 
     Inside a transaction the job is enqueued when that commits, and never if it, or the savepoint that this
-    call is in, rolls back; the handle has its id at once.
+    call is in, rolls back; the handle has its id at once. With an idempotency key that somebody else takes in
+    between, the commit turns the handle into that job's.
 
     Args:
         task: a task, or the dotted name of a registered one.
@@ -61,6 +68,7 @@ def enqueue(task: Task[P, R] | str, /, *args: Any, **kwargs: Any) -> Job:
         EncodeError: an argument cannot be stored; `PayloadTooLarge`: all of them are too large.
         UnknownQueue: the settings do not declare the task's queue.
         DuplicateJob: the idempotency key belongs to a job with other arguments.
+        JobNotFound: the idempotency key belongs to a job that has ended and whose record is gone.
         BrokerUnavailable: Redis could not be reached within `REDIS_TIMEOUT_SECONDS`; nothing is enqueued,
             or the job is there all the same if only the reply was lost. Inside a transaction it is raised
             by the commit, after the database has committed.
@@ -92,7 +100,11 @@ def enqueue_many(task: Task[P, R] | str, arguments: Iterable[Sequence[Any] | Map
             "Enqueue them one by one.",
             option="idempotency_key",
         )
-    drafts = [_draft(found, *_split(item, index)) for index, item in enumerate(arguments)]
+    if not isinstance(arguments, Iterable):
+        raise InvalidArguments(
+            f"arguments is {arguments!r}; expected one tuple or mapping for each job", task=found.name
+        )
+    drafts = [_draft_one_of_many(found, item, index) for index, item in enumerate(arguments)]
     _hand_over(found, drafts)
     return Group([draft.job for draft in drafts])
 
@@ -100,8 +112,9 @@ def enqueue_many(task: Task[P, R] | str, arguments: Iterable[Sequence[Any] | Map
 def enqueue_task(task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Job:
     """Enqueue a job of `task`; `enqueue` and `Task.enqueue` end here."""
     draft = _draft(task, args, kwargs)
-    if draft.new.key and task.options.on_commit and _open_transaction(task):
-        held = _held(draft)
+    alias = _open_transaction(task) if draft.new.key and task.options.on_commit else None
+    if alias is not None:
+        held = _held(task, draft, alias)
         if held is not None:
             return held
     _hand_over(task, [draft])
@@ -159,7 +172,7 @@ def cancel(job: JobOrId, *, reason: str = "cancelled") -> bool:
 
     Args:
         job: a handle or an id.
-        reason: kept with the job, for people.
+        reason: kept with the job, for people; more than 255 characters are cut.
 
     Returns:
         True when the job is cancelled now, False when it is running and was asked to stop: its handler gets
@@ -170,8 +183,12 @@ def cancel(job: JobOrId, *, reason: str = "cancelled") -> bool:
         JobNotFound: no such job.
         BrokerUnavailable: Redis cannot be asked.
     """
-    record = _live(job, "cancel")
-    status, state = get_broker().cancel(record.queue, record.id, reason)
+    record = _to_cancel(job)
+    if record is None:
+        if isinstance(job, Job):
+            job.refresh()
+        return True
+    status, state = get_broker().cancel(record.queue, record.id, clean(reason, MAX_REASON_LENGTH))
     if status is CancelStatus.NOT_FOUND:
         raise _not_found(record.id)
     if status is CancelStatus.FINAL and state != State.CANCELLED:
@@ -179,7 +196,9 @@ def cancel(job: JobOrId, *, reason: str = "cancelled") -> bool:
     if isinstance(job, Job):
         job.refresh()
     if status is CancelStatus.CANCELLED:
-        signals.job_cancelled.send_robust(sender=Job, job_id=record.id, task=_task_name(record.payload))
+        signals.job_cancelled.send_robust(
+            sender=None, job_id=record.id, task=_task_name(record.payload), queue=record.queue
+        )
     return status is not CancelStatus.REQUESTED
 
 
@@ -202,7 +221,7 @@ def retry(job: JobOrId) -> Job:
         if status is RetryStatus.NOT_FOUND:
             record = None
     if record is None:
-        _run_anew(job_id)
+        _run_anew(job)
     if isinstance(job, Job):
         return job.refresh()
     return get_job(job_id)
@@ -289,6 +308,15 @@ def _split(item: object, index: int) -> tuple[tuple[Any, ...], Mapping[str, Any]
     )
 
 
+def _draft_one_of_many(task: Task[Any, Any], item: object, index: int) -> _Draft:
+    args, kwargs = _split(item, index)
+    try:
+        return _draft(task, args, kwargs)
+    except (InvalidArguments, EncodeError) as exc:
+        exc.args = (f"arguments[{index}]: {exc}",)
+        raise
+
+
 def _draft(task: Task[Any, Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Draft:
     settings = get_settings()
     options = task.options
@@ -330,7 +358,18 @@ def _hand_over(task: Task[Any, Any], drafts: Sequence[_Draft]) -> None:
     if alias is None:
         _push(task, drafts)
     else:
-        transaction.on_commit(lambda: _push(task, drafts), using=alias)
+        transaction.on_commit(_PushOnCommit(task, drafts), using=alias)
+
+
+@dataclass(frozen=True, slots=True)
+class _PushOnCommit:
+    """What a transaction calls when it commits; Django drops it with its savepoint."""
+
+    task: Task[Any, Any]
+    drafts: Sequence[_Draft]
+
+    def __call__(self) -> None:
+        _push(self.task, self.drafts)
 
 
 def _open_transaction(task: Task[Any, Any]) -> str | None:
@@ -338,8 +377,16 @@ def _open_transaction(task: Task[Any, Any]) -> str | None:
 
     It is the one of `using=`, else JobRail's own if it is in a transaction, else the only one open.
     """
-    if task.options.using is not None:
-        return task.options.using if connections[task.options.using].in_atomic_block else None
+    using = task.options.using
+    if using is not None:
+        if using not in connections:
+            known = list(connections)
+            raise InvalidOption(
+                f"Option 'using': no database has the alias {using!r}{did_you_mean(using, known) or '.'} "
+                f"DATABASES has {', '.join(map(repr, known))}.",
+                option="using",
+            )
+        return using if connections[using].in_atomic_block else None
     open_ones = [c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block]
     own = get_settings().database
     if own in open_ones:
@@ -361,26 +408,57 @@ def _push(task: Task[Any, Any], drafts: Sequence[_Draft]) -> None:
 
 def _note(task: Task[Any, Any], job: Job, answer: Enqueued) -> None:
     if answer.status is EnqueueStatus.CONFLICT:
-        raise DuplicateJob(
-            f"The idempotency key {task.options.idempotency_key!r} belongs to job {answer.id}, which has another task or "
-            f"other arguments than this call of {task.name!r}; use another key.",
-            job_id=answer.id,
-        )
+        raise _duplicate(task, answer.id)
     if answer.status is EnqueueStatus.DUPLICATE:
-        job.id = answer.id
-        refresh(job)
+        _turn_into(task, job, answer.id)
         return
     job.state = State(answer.state)
     if answer.status is EnqueueStatus.NEW:
-        signals.job_enqueued.send_robust(sender=Job, job_id=job.id, task=task.name)
+        signals.job_enqueued.send_robust(sender=None, job_id=job.id, task=task.name, queue=job.queue)
 
 
-def _held(draft: _Draft) -> Job | None:
-    """Return the job that has the draft's key already, so that a transaction gets its id and not a new one."""
+def _held(task: Task[Any, Any], draft: _Draft, alias: str) -> Job | None:
+    """Return the job that has the draft's key already, so that a transaction gets its id and not a new one.
+
+    It may be in Redis, or staged by the same transaction.
+
+    Raises:
+        DuplicateJob: that job is another one, which is better said now than by the commit.
+    """
+    for _, call, *_ in connections[alias].run_on_commit:
+        for other in call.drafts if isinstance(call, _PushOnCommit) else ():
+            if (other.job.queue, other.new.key) == (draft.job.queue, draft.new.key):
+                if other.new.fingerprint != draft.new.fingerprint:
+                    raise _duplicate(task, other.job.id)
+                return other.job
     held = get_broker().held(draft.job.queue, draft.new.key)
-    if held is None or held[1] != draft.new.fingerprint:
+    if held is None:
         return None
-    return get_job(held[0])
+    job_id, fingerprint = held
+    if fingerprint != draft.new.fingerprint:
+        raise _duplicate(task, job_id)
+    return _turn_into(task, draft.job, job_id)
+
+
+def _turn_into(task: Task[Any, Any], job: Job, job_id: str) -> Job:
+    """Make a handle that of the job that holds its key."""
+    job.id, job.state = job_id, State.READY
+    try:
+        return job.refresh()
+    except JobNotFound:
+        raise JobNotFound(
+            f"The idempotency key {task.options.idempotency_key!r} belongs to job {job_id}, which has ended and whose "
+            f"record is gone; use another key, or an idempotency_window in which records are kept.",
+            job_id=job_id,
+        ) from None
+
+
+def _duplicate(task: Task[Any, Any], job_id: str) -> DuplicateJob:
+    return DuplicateJob(
+        f"The idempotency key {task.options.idempotency_key!r} belongs to job {job_id}, which has another task or "
+        f"other arguments than this call of {task.name!r}; use another key.",
+        job_id=job_id,
+    )
 
 
 # Finding jobs
@@ -394,7 +472,8 @@ def _canonical(job_id: str | uuid.UUID) -> str:
     try:
         return str(uuid.UUID(str(job_id)))
     except ValueError:
-        raise JobNotFound(f"{job_id!r} is not the id of a job; expected a UUID", job_id=str(job_id)) from None
+        shown = repr(job_id)[:100]
+        raise JobNotFound(f"{shown} is not the id of a job; expected a UUID", job_id=str(job_id)[:100]) from None
 
 
 def _record(job_id: str, queue: str) -> JobRecord | None:
@@ -421,19 +500,25 @@ def _task_name(payload: bytes) -> str:
         return ""
 
 
-def _live(job: JobOrId, verb: str) -> JobRecord:
+def _to_cancel(job: JobOrId) -> JobRecord | None:
+    """Find the job in Redis; None for one that was cancelled so long ago that only its row is left."""
     job_id = _id_of(job)
-    if isinstance(job, Job) and job.state is State.STAGED:
-        raise _wrong_state(
-            job_id, State.STAGED, verb + "led", "roll its transaction back instead; an enqueued job can be"
-        )
     record = _record(job_id, job.queue if isinstance(job, Job) else "")
     if record is not None:
         return record
     row = _row(job_id)
     if row is None:
-        raise _not_found(job_id)
-    raise _wrong_state(job_id, row.state, verb + "led", "only a job that Redis holds can be")
+        raise _unknown(job, "cancelled", "roll its transaction back instead; once that commits, it can be")
+    if row.state != State.CANCELLED:
+        raise _wrong_state(job_id, row.state, "cancelled", "only a job that Redis holds can be")
+    return None
+
+
+def _unknown(job: JobOrId, participle: str, rule: str) -> JobNotFound | InvalidTransition:
+    """Return the error for a job that neither Redis nor the database knows: perhaps its transaction is still open."""
+    if isinstance(job, Job) and job.state is State.STAGED:
+        return _wrong_state(job.id, State.STAGED, participle, rule)
+    return _not_found(_id_of(job))
 
 
 def _not_found(job_id: str) -> JobNotFound:
@@ -444,11 +529,12 @@ def _wrong_state(job_id: str, state: str, participle: str, rule: str) -> Invalid
     return InvalidTransition(f"Job {job_id} is {state} and cannot be {participle}: {rule}.", job_id=job_id, state=state)
 
 
-def _run_anew(job_id: str) -> None:
+def _run_anew(job: JobOrId) -> None:
     """Put a finished job that Redis has let go of back into its queue, from its row, in a new round."""
+    job_id = _id_of(job)
     row = _row(job_id)
     if row is None:
-        raise _not_found(job_id)
+        raise _unknown(job, "retried", "it is enqueued when its transaction commits")
     if row.state not in (State.DEAD, State.CANCELLED):
         raise _wrong_state(job_id, row.state, "retried", "only a dead, cancelled or retrying job can be")
     new = NewJob(

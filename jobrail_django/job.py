@@ -8,12 +8,20 @@ from datetime import timedelta
 from typing import Any
 
 from . import codec
-from .errors import InvalidTransition
+from .errors import InvalidOption, InvalidTransition
 from .states import FINAL, State
 from .types import Duration, seconds
 
 #: Shortest and longest pause between two looks of `Job.wait`, in seconds.
 WAIT_PAUSES_S = (0.005, 0.25)
+
+
+def _end(timeout: Duration | None) -> float | None:
+    """Return the moment on `time.monotonic` at which a wait is over."""
+    try:
+        return None if timeout is None else time.monotonic() + seconds(timeout)
+    except ValueError as exc:
+        raise InvalidOption(f"wait(timeout=…): {exc}", option="timeout") from None
 
 
 class Job:
@@ -105,13 +113,16 @@ class Job:
             True when it has ended, False after the timeout. `state` and `result` are up to date.
 
         Raises:
+            InvalidOption: `timeout` is no duration.
             InvalidTransition: the job is staged in a transaction that has not committed; it cannot end
                 before that.
+            JobNotFound: neither Redis nor the database knows the job any more.
             BrokerUnavailable: Redis cannot be asked and the database has no row.
         """
-        end = None if timeout is None else time.monotonic() + seconds(timeout)
+        end = _end(timeout)
         pause, longest = WAIT_PAUSES_S
         while True:
+            self.refresh()
             if self.state is State.STAGED:
                 raise InvalidTransition(
                     f"Job {self.id} is enqueued when its transaction commits; wait() inside that transaction would "
@@ -119,7 +130,6 @@ class Job:
                     job_id=self.id,
                     state=self.state,
                 )
-            self.refresh()
             if self.is_finished:
                 return True
             left = None if end is None else end - time.monotonic()
@@ -161,7 +171,7 @@ class Group(Sequence[Job]):
 
     def wait(self, timeout: Duration | None = None) -> bool:
         """Wait until every job has ended; see `Job.wait`. False after the timeout, which is for all together."""
-        end = None if timeout is None else time.monotonic() + seconds(timeout)
+        end = _end(timeout)
         for job in self._jobs:
             left = None if end is None else timedelta(seconds=max(0.0, end - time.monotonic()))
             if not job.wait(left):

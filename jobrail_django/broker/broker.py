@@ -81,7 +81,7 @@ class Broker:
     def _now(self) -> str | int:
         return "" if self._now_ms is None else self._now_ms()
 
-    def _run(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> list[Any]:
+    def _run(self, script: Script, keys: Sequence[str], args: Sequence[Any]) -> Any:
         """Run a script, once more if the connection broke, and with its text if Redis has lost it."""
         source = load(script)
         with translated(self.where):
@@ -97,7 +97,7 @@ class Broker:
                 self._drop_connections()
                 return self._evaluate(source.sha, source.text, keys, args)
 
-    def _evaluate(self, sha: str, text: str, keys: Sequence[str], args: Sequence[Any]) -> list[Any]:
+    def _evaluate(self, sha: str, text: str, keys: Sequence[str], args: Sequence[Any]) -> Any:
         try:
             return self._exchange(("EVALSHA", sha, len(keys), *keys, *args))
         except redis.exceptions.NoScriptError:
@@ -120,15 +120,24 @@ class Broker:
             self._idle.append(connection)
             raise
         except BaseException:
-            connection.disconnect()
+            self._close(connection)
             raise
         self._idle.append(connection)
         return reply
 
+    def _close(self, connection: Any) -> None:
+        """Close a connection and keep the object, which connects anew when it is used: a pool makes only so many."""
+        connection.disconnect()
+        self._idle.append(connection)
+
     def _drop_connections(self) -> None:
-        """Close the idle connections, so that the next call makes a new one."""
-        while self._idle:
-            self._idle.pop().disconnect()
+        """Close the idle connections."""
+        for _ in range(len(self._idle)):
+            try:
+                connection = self._idle.pop(0)
+            except IndexError:  # other threads use them
+                return
+            self._close(connection)
 
     # Jobs
 

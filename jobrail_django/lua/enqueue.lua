@@ -50,24 +50,19 @@ if not count or count < 1 or count > 100 or #ARGV ~= 3 + FIELDS * count then
 end
 check_types({ KEYS[1], KEYS[2], KEYS[3] }, {}, { KEYS[5] }, {})
 
-local function at_least(low, text)
-  local number = tonumber(text)
-  return number and number >= low
-end
-
--- The new job whose values follow ARGV[at], or nil when a number is not one.
+-- The new job whose values follow ARGV[at], or nil when a number is not one or out of its range.
 local function new_job(at)
   local priority, due, delay = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
+  local attempts, losses, window = tonumber(ARGV[at + 6]), tonumber(ARGV[at + 7]), tonumber(ARGV[at + 10])
+  local floor, round = tonumber(ARGV[at + 11]), tonumber(ARGV[at + 12])
   local times = (due or ARGV[at + 4] == "") and (delay or ARGV[at + 5] == "")
-  local limits = at_least(1, ARGV[at + 6]) and at_least(1, ARGV[at + 7])
-  local counts = at_least(1, ARGV[at + 10]) and at_least(0, ARGV[at + 11]) and at_least(1, ARGV[at + 12])
-  if not (times and limits and counts and priority and priority >= -100 and priority <= 100) then
+  if not (times and priority and attempts and losses and window and floor and round) or priority < -100
+    or priority > 100 or attempts < 1 or losses < 1 or window < 1 or floor < 0 or round < 1 then
     return nil
   end
   due = due or now + (delay or 0)
-  return { id = ARGV[at + 1], payload = ARGV[at + 2], priority = priority, due = due,
-    state = due > now and "scheduled" or "ready", limits = ARGV[at + 6] .. "," .. ARGV[at + 7], key = ARGV[at + 8],
-    mark = ARGV[at + 9], window = ARGV[at + 10], rev = tonumber(ARGV[at + 11]) + 1, round = tonumber(ARGV[at + 12]) }
+  return { at = at, id = ARGV[at + 1], priority = priority, due = due, state = due > now and "scheduled" or "ready",
+    key = ARGV[at + 8], mark = ARGV[at + 9], rev = floor + 1, round = round, known = false }
 end
 
 -- The answer for a job that is there already, or whose key another job holds; nil for one to be made.
@@ -120,15 +115,16 @@ for i = 1, count do
 end
 
 local seq = ready_count > 0 and redis.call("HINCRBY", KEYS[4], "seq", ready_count) - ready_count or 0
-local at = string.format("%.0f", now)
+local enqueued = string.format("%.0f", now)
 local ready, scheduled, ids = {}, {}, {}
 for i = 1, #jobs do
   local new = jobs[i]
-  local key = prefix .. "job:" .. new.id
+  local at, key = new.at, prefix .. "job:" .. new.id
   if new.known then
     forget_round(key)
   end
-  local fields = { "state", new.state, "rev", string.format("%.0f", new.rev), "limits", new.limits, "at", at }
+  local fields = { "state", new.state, "rev", string.format("%.0f", new.rev), "limits",
+    ARGV[at + 6] .. "," .. ARGV[at + 7], "at", enqueued }
   if new.round > 1 then
     put(fields, "round", new.round)
   end
@@ -137,18 +133,16 @@ for i = 1, #jobs do
   end
   if new.state == "ready" then
     seq = seq + 1
-    ready[#ready + 1] = ready_score(new.priority, seq)
-    ready[#ready + 1] = new.id
+    put(ready, ready_score(new.priority, seq), new.id)
   else
     put(fields, "due", new.due)
-    scheduled[#scheduled + 1] = new.due
-    scheduled[#scheduled + 1] = new.id
+    put(scheduled, new.due, new.id)
   end
   if new.key ~= "" then
     put(fields, "key", new.key)
-    redis.call("SET", prefix .. "key:" .. new.key, new.id .. " " .. new.mark, "PX", new.window)
+    redis.call("SET", prefix .. "key:" .. new.key, new.id .. " " .. new.mark, "PX", ARGV[at + 10])
   end
-  payload_fields(new.payload, fields)
+  payload_fields(ARGV[at + 2], fields)
   redis.call("HSET", key, unpack(fields))
   ids[i] = new.id
 end

@@ -7,7 +7,7 @@ jobs have started, so that only those are charged if the worker dies. Changes no
 does no harm.
 
 KEYS
-  1 leases     zset    job id by lease expiry, ms        rw
+  1 leases     zset    job id by lease expiry, ms        w
 ARGV
   1 prefix     string  prefix of the queue's keys, same hash tag as KEYS
   2 now_ms     int     "" = server time

@@ -20,7 +20,7 @@ ARGV
   1 prefix     string  prefix of the queue's keys, same hash tag as KEYS
   2 now_ms     int     "" = server time
   3 limit      int     1..100
-  4 gap_ms     int     half a lease
+  4 gap_ms     int     half a lease; 0 = the caller knows of a gap
   5 hold_ms    int     one heartbeat
 RETURNS
   OK           {{id, new state or "missing"} *}, 1 = expired leases are left, 1 = waiting jobs are due, ids in changed
@@ -52,7 +52,7 @@ end
 local meta = redis.call("HMGET", KEYS[6], "reaped", "held", "paused")
 local any_running = redis.call("ZCARD", keys.leases) > 0
 local held = tonumber(meta[2]) or 0
-if meta[1] and now - (tonumber(meta[1]) or 0) > gap_ms then
+if gap_ms == 0 or meta[1] and now - (tonumber(meta[1]) or 0) > gap_ms then
   held = now + hold_ms
 end
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..broker.broker import BATCH, Broker
@@ -37,10 +38,15 @@ class Reaper:
         broker: the connection.
         queues: names of queues; those without workers of their own too.
         lease_ms: length of a lease.
+        clock: seconds that only grow.
     """
 
-    def __init__(self, broker: Broker, queues: Sequence[str], lease_ms: int) -> None:
+    def __init__(
+        self, broker: Broker, queues: Sequence[str], lease_ms: int, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._broker = broker
+        self._clock = clock
+        self._looked_s: dict[str, float] = {}
         self._queues = queues
         self._gap_ms = lease_ms // 2
         self._hold_ms = lease_ms // 3
@@ -48,13 +54,19 @@ class Reaper:
     def run_once(self) -> ReapCounts:
         """Go through all queues once.
 
+        When its own last look at a queue is older than half a lease, or there was none, Redis or this reaper was away,
+        and so perhaps were the heartbeats: then nothing of that queue is recovered for the length of one heartbeat.
+
         Raises:
             BrokerError: Redis failed; the queues before the failure have been served.
         """
         recovered = promoted = unmirrored = 0
         for queue in self._queues:
+            was_away = self._clock() - self._looked_s.get(queue, float("-inf")) > self._gap_ms / 1000
+            gap_ms = 0 if was_away else self._gap_ms
             for _ in range(BATCHES):
-                reaped = self._broker.reap(queue, limit=BATCH, gap_ms=self._gap_ms, hold_ms=self._hold_ms)
+                reaped = self._broker.reap(queue, limit=BATCH, gap_ms=gap_ms, hold_ms=self._hold_ms)
+                self._looked_s[queue], gap_ms = self._clock(), self._gap_ms
                 recovered += len(reaped.recovered)
                 self._report(queue, reaped.recovered)
                 if not reaped.more:

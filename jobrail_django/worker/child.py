@@ -72,7 +72,7 @@ class Child:
             queues=list(options.queues),
             weights=options.queues,
             lease_ms=settings.lease_ms,
-            stopping=lambda: self._leaving or memory.stopping,
+            stopping=self._stops,
         )
         self._slots = [Slot(shared, f"{name}.{i}", memory.slot(place, i)) for i in range(options.threads)]
 
@@ -81,7 +81,7 @@ class Child:
         threads = [threading.Thread(target=slot.run, name=slot.name, daemon=True) for slot in self._slots]
         for thread in threads:
             thread.start()
-        due = self._limits()
+        memory_is_full = self._memory_limit()
         orphaned_at: float | None = None
         while any(thread.is_alive() for thread in threads):
             now = time.monotonic()
@@ -92,9 +92,14 @@ class Child:
             if orphaned_at is not None and now - orphaned_at > self._orphan_grace_s:
                 return 1
             busy = sum(self._watch(slot, now) for slot in self._slots) > 0
-            self._leaving = self._leaving or due(now)
+            self._leaving = self._leaving or memory_is_full(now)
             time.sleep(BUSY_TICK_S if busy else IDLE_TICK_S)
         return 0
+
+    def _stops(self) -> bool:
+        """Tell the slots that they are to start nothing more."""
+        most = self._options.max_jobs
+        return self._leaving or self._memory.stopping or (most > 0 and sum(s.jobs_done for s in self._slots) >= most)
 
     def _watch(self, slot: Slot, now: float) -> bool:
         """Interrupt what has run too long, is cancelled or is no longer ours; True while a job runs."""
@@ -118,11 +123,10 @@ class Child:
         if run.interrupted is not kind and run.gate.interrupt(kind):
             run.interrupted = kind
 
-    def _limits(self) -> Callable[[float], bool]:
-        """Return a function that tells whether this child has reached its share of jobs or memory."""
-        options, born_mb = self._options, resident_mb()
+    def _memory_limit(self) -> Callable[[float], bool]:
+        """Return a function that tells whether this child has outgrown its share of memory."""
+        born_mb, limit_mb = resident_mb(), self._options.max_memory_mb
         next_look = 0.0
-        limit_mb = options.max_memory_mb
         if limit_mb and born_mb >= limit_mb:
             logger.warning(
                 "--max-memory is %d MiB, but a fresh child has %d MiB already; the limit is ignored", limit_mb, born_mb
@@ -131,8 +135,6 @@ class Child:
 
         def reached(now: float) -> bool:
             nonlocal next_look
-            if options.max_jobs and sum(slot.jobs_done for slot in self._slots) >= options.max_jobs:
-                return True
             if limit_mb and now >= next_look:
                 next_look = now + MEMORY_CHECK_S
                 return resident_mb() > limit_mb

@@ -15,7 +15,7 @@ from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from ..errors import TaskInterrupt
 
 #: How long after its soft limit a handler may still run before its child is replaced, in seconds.
-HARD_LIMIT_AFTER_S = 2.0
+HARD_LIMIT_AFTER_S = 1.5
 
 #: How long the end of a coroutine waits for the thread of its synchronous calls, in seconds.
 CLEAN_UP_WITHIN_S = 0.1

@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
@@ -30,6 +30,7 @@ from ..states import Outcome
 from ..upkeep.loop import Upkeep
 from .child import Child, quiet_signals
 from .failure import error_record
+from .limits import HARD_LIMIT_AFTER_S
 from .options import WorkerOptions
 from .shared import CANCEL, LOST, Held, SharedMemory
 
@@ -45,8 +46,12 @@ QUICK_DEATH_S = 5.0
 LONGEST_PAUSE_S = 30.0
 #: Bound of one call to Redis, in seconds. Children die unnoticed for as long as such a call takes.
 CALL_S = 2.0
-#: Bound for the upkeep to store what is left when the worker stops, in seconds.
-UPKEEP_STOP_S = 8.0
+#: Pause between two tries to settle what is owed for dead children, in seconds.
+PAY_AGAIN_S = 1.0
+#: Bound for the upkeep to store what is left when the worker stops, in seconds; and the same after the grace is over.
+UPKEEP_STOP_S, UPKEEP_LATE_S = 8.0, 2.0
+#: A second signal within this time is a copy of the first: a shell that has its group's signal too may pass it on.
+SAME_SIGNAL_S = 0.5
 
 
 class Death(Enum):
@@ -95,7 +100,10 @@ class Supervisor:
     _broker: Broker = field(init=False)
     _info: WorkerInfo = field(init=False)
     _owed: list[_Owed] = field(init=False, default_factory=list)
+    _next_pay: float = field(init=False, default=0.0)
     _terms: int = field(init=False, default=0)
+    _term_at: float = field(init=False, default=0.0)
+    _redis_away: bool = field(init=False, default=False)
     _stop_at: float | None = field(init=False, default=None)
     _children_made: int = field(init=False, default=0)
     _quiet_looks: int = field(init=False, default=0)
@@ -154,25 +162,25 @@ class Supervisor:
             self._loop(waker)
         finally:
             self._kill_all()
-            self._quietly(lambda: self._broker.beat(self._info, 0))
+            if not self._redis_away:
+                self._quietly(lambda: self._broker.beat(self._info, 0))
             waker.close()
         logger.info("Worker stopped: worker=%s", self._info.id, extra=extra("worker_stopped", worker=self._info.id))
         return self._exit_code
 
     def _loop(self, waker: _SignalPipe) -> None:
         beat_s = get_settings().lease_ms / 3000
-        next_beat = next_owed = next_burst = 0.0
+        next_beat = next_burst = 0.0
         while True:
             self._reap_children()
+            if self._owed and time.monotonic() >= self._next_pay:
+                self._pay()
             now = time.monotonic()
             self._start_missing(now)
             self._enforce_limits(now)
-            if now >= next_beat:
-                next_beat = now + beat_s
+            if now >= next_beat and (self._stop_at is None or any(place.pid for place in self._places)):
                 self._beat()
-            if self._owed and now >= next_owed:
-                next_owed = now + 1.0
-                self._pay(now)
+                next_beat = now + (min(1.0, beat_s / 2) if self._redis_away else beat_s)
             if self.options.burst and now >= next_burst and self._stop_at is None:
                 next_burst = now + 0.2
                 self._stop_if_done()
@@ -183,10 +191,12 @@ class Supervisor:
     # Signals
 
     def _on_term(self) -> None:
-        self._terms += 1
+        now = time.monotonic()
+        if self._terms and now - self._term_at < SAME_SIGNAL_S:
+            return
+        self._terms, self._term_at = self._terms + 1, now
         self._memory.stopping = True
-        grace_s = self.options.grace_s if self._terms == 1 else 0.0
-        self._stop_at = time.monotonic() + grace_s
+        self._stop_at = now + (self.options.grace_s if self._terms == 1 else 0.0)
 
     def _stop(self, now: float) -> bool:
         """Go on with stopping; True when nothing is left to wait for."""
@@ -205,8 +215,8 @@ class Supervisor:
             return True
         if not self._memory.upkeep_stopping:
             self._memory.upkeep_stopping = True
-            upkeep.start_after = now + UPKEEP_STOP_S
-        if now >= upkeep.start_after or self._terms > 1:
+            upkeep.start_after = min(now + UPKEEP_STOP_S, max(now, self._stop_at) + UPKEEP_LATE_S)
+        if now >= upkeep.start_after or self._terms > 1 or self._redis_away:
             self._kill(upkeep)
         return False
 
@@ -322,7 +332,7 @@ class Supervisor:
             )
         if place.index >= 0:
             self._recover(place, now)
-            self._pay(now)
+            self._next_pay = now
 
     def _kill(self, place: _Place) -> None:
         try:
@@ -368,21 +378,35 @@ class Supervisor:
                 self._renew(queue, entries, lease_ms)
             self._info = replace(self._info, seen_ms=int(time.time() * 1000))
             self._broker.beat(self._info, lease_ms)
+            self._redis_away = False
             if self._faults.recovered("heartbeat_failed"):
                 logger.info("Heartbeats work again: worker=%s", self._info.id)
         except BrokerError as exc:
             self._failed("heartbeat_failed", exc)
 
-    def _renew(self, queue: str, entries: list[tuple[_Place, int, Held]], lease_ms: int) -> None:
+    def _renew(self, queue: str, entries: Iterable[tuple[_Place, int, Held]], lease_ms: int) -> None:
+        """Renew leases of one queue, and pass on what Redis says about each.
+
+        A job can be held twice: its first lease was lost, the handler has not noticed, and another slot here has it now.
+        The answer names jobs, so the two go in calls of their own.
+        """
+        distinct: dict[str, tuple[_Place, int, Held]] = {}
+        again = []
+        for entry in entries:
+            if distinct.setdefault(entry[2].job_id, entry) is not entry:
+                again.append(entry)
         leases = [
-            HeldLease(held.job_id, f"{place.name}.{slot}:{held.n}", held.started > 0) for place, slot, held in entries
+            HeldLease(held.job_id, f"{place.name}.{slot}:{held.n}", held.started > 0)
+            for place, slot, held in distinct.values()
         ]
         answer = self._broker.heartbeat(queue, leases, lease_ms)
         lost, cancel = set(answer.lost), set(answer.cancel)
-        for place, slot, held in entries:
+        for place, slot, held in distinct.values():
             notice = LOST if held.job_id in lost else CANCEL if held.job_id in cancel else 0
             if notice:
                 self._memory.slot(place.index, slot).notify(held.index, held.n, notice)
+        if again:
+            self._renew(queue, again, lease_ms)
 
     # The dead
 
@@ -399,7 +423,7 @@ class Supervisor:
                 settlement = self._verdict(place.death, held, f"{name}:{held.n}", now)
                 self._owed.append(_Owed(queues[held.queue], name, settlement, until))
             pending = memory.pending_claim()
-            if pending is not None:
+            if pending is not None and not self._redis_away:
                 queue = queues[pending.queue]
                 claim = Claim(
                     slot=name, n=pending.n, ack=pending.ack, limit=0, lease_ms=get_settings().lease_ms, epoch=""
@@ -428,7 +452,7 @@ class Supervisor:
             return Settlement(job_id, claim, "strand" if death is Death.CRASHED else "return")
         if death is Death.CRASHED:
             return Settlement(job_id, claim, "lost", Outcome.LOST, started, now - started)
-        if death is Death.LIMIT and 0 < held.hard_deadline <= now:
+        if death is Death.LIMIT and 0 < held.hard_deadline <= now + HARD_LIMIT_AFTER_S:
             error = TimeLimitExceeded("The handler ignored its time limit, and its process was replaced.")
             return Settlement(
                 job_id,
@@ -445,32 +469,43 @@ class Supervisor:
         error_json = orjson.dumps({"type": "", "message": why, "traceback": ""})
         return Settlement(job_id, claim, "release", Outcome.RELEASED, started, now - started, 0, error_json, why)
 
-    def _pay(self, now: float) -> None:
+    def _pay(self) -> None:
         """Settle what is owed for dead children; what Redis does not take stays owed."""
+        now = time.monotonic()
         by_slot: dict[tuple[str, str], list[_Owed]] = defaultdict(list)
         for owed in self._owed:
             if now < owed.until:
                 by_slot[owed.queue, owed.slot].append(owed)
-        self._owed = []
+        self._owed, is_served = [], True
         for (queue, slot), items in by_slot.items():
             for start in range(0, len(items), BATCH):
                 part = items[start : start + BATCH]
-                try:
-                    answers, _ = self._broker.settle(queue, slot, [owed.settlement for owed in part])
-                except BrokerUnavailable as exc:
+                if is_served:
+                    is_served = self._pay_slot(queue, slot, part)
+                else:  # one call that waits in vain is enough
                     self._owed += part
-                    self._failed("settle_failed", exc)
-                    continue
-                for owed, answer in zip(part, answers, strict=True):
-                    if answer.status is SettleStatus.OK:
-                        logger.warning(
-                            "Job given back for a child that is gone: job_id=%s queue=%s as=%s state=%s",
-                            owed.settlement.id,
-                            queue,
-                            owed.settlement.verb,
-                            answer.state,
-                            extra=extra("job_given_back", job_id=owed.settlement.id, queue=queue, state=answer.state),
-                        )
+        self._next_pay = time.monotonic() + PAY_AGAIN_S
+
+    def _pay_slot(self, queue: str, slot: str, part: Sequence[_Owed]) -> bool:
+        """Settle up to a batch of one slot's jobs; False when Redis cannot be reached."""
+        try:
+            answers, _ = self._broker.settle(queue, slot, [owed.settlement for owed in part])
+        except BrokerError as exc:
+            self._owed += part
+            self._failed("settle_failed", exc)
+            return not self._redis_away
+        self._redis_away = False
+        for owed, answer in zip(part, answers, strict=True):
+            if answer.status is SettleStatus.OK:
+                logger.warning(
+                    "Job given back for a child that is gone: job_id=%s queue=%s as=%s state=%s",
+                    owed.settlement.id,
+                    queue,
+                    owed.settlement.verb,
+                    answer.state,
+                    extra=extra("job_given_back", job_id=owed.settlement.id, queue=queue, state=answer.state),
+                )
+        return True
 
     def _quietly(self, call: Callable[[], None]) -> None:
         try:
@@ -479,6 +514,7 @@ class Supervisor:
             self._failed("goodbye_failed", exc)
 
     def _failed(self, action: str, exc: BrokerError) -> None:
+        self._redis_away = isinstance(exc, BrokerUnavailable)
         self._faults.log(logging.WARNING, action, "Redis does not serve: %s", exc)
 
 

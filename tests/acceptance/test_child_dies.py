@@ -111,12 +111,14 @@ def test_every_way_of_leaving_is_recorded_and_the_next_job_runs(rig: Rig) -> Non
     }
     assert set(expected) == set(probe.WAYS_TO_LEAVE)
 
-    jobs = {how: rig.enqueue(probe.exit.using(max_attempts=1), how) for how in expected}
-    rig.wait_for_end(jobs.values())
-    after = rig.enqueue(probe.ok, 7)
+    jobs = {}
+    for how in expected:
+        jobs[how] = rig.enqueue(probe.exit.using(max_attempts=1), how)
+        rig.wait_for_end([jobs[how]])
+        after = rig.enqueue(probe.ok, how)
+        assert rig.wait_for_end([after]) < 3.0
+        assert after.result == how
 
-    assert rig.wait_for_end([after]) < 3.0
-    assert after.result == 7
     assert worker.is_alive()
     assert {job.state for job in jobs.values()} == {State.DEAD}
     rig.wait_until_quiet()

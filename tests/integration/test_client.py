@@ -601,14 +601,33 @@ def test_paused_server_fails_within_the_bound_and_serves_afterwards(at, server):
     at(server.url)
     job = enqueue(tasks.ok, 1)
     with server.client() as admin:
-        admin.execute_command("CLIENT", "PAUSE", 60_000, "ALL")
-        for call in (lambda: enqueue(tasks.ok, 2), lambda: get_job(job.id), client.queue_stats, lambda: cancel(job)):
-            assert_bounded(call)
-        admin.execute_command("CLIENT", "UNPAUSE")
+        admin.execute_command("CLIENT", "PAUSE", 5000, "ALL")
+    assert_bounded(lambda: enqueue(tasks.ok, 2))
 
-    # What was sent may have been done all the same; a new call gets its own answer and no older one.
-    eventually(lambda: get_job(job.id).state is State.CANCELLED)
-    assert stored(get_broker(), enqueue(tasks.ok, 3)).args == [3]
+    eventually(lambda: serves(job))
+
+
+def serves(job: Job) -> bool:
+    try:
+        return get_job(job.id).state is State.READY
+    except BrokerUnavailable:
+        return False
+
+
+@pytest.mark.django_db(transaction=True)
+def test_frozen_server_fails_within_the_bound_and_no_late_reply_goes_to_another_call(at, server):
+    at(server.url)
+    job, more = enqueue(tasks.ok, 1), enqueue(tasks.ok, 2)
+    server.freeze()
+    for call in (lambda: enqueue(tasks.ok, 3), lambda: get_job(job.id), client.queue_stats, lambda: cancel(job)):
+        assert_bounded(call)
+    server.thaw()
+
+    # What was sent may be done all the same; a new call gets its own answer and no older one.
+    eventually(lambda: serves(job))
+    for _ in range(10):
+        assert get_job(more.id) == more
+        assert stored(get_broker(), enqueue(tasks.ok, 4)).args == [4]
 
 
 def test_many_threads_are_bounded_together(at, black_hole):
@@ -655,24 +674,23 @@ def test_restart_between_two_calls_is_not_noticed(at, server):
         job.refresh()  # this server keeps nothing
 
 
-@pytest.mark.parametrize("code", ["OOM", "READONLY", "LOADING"])
+@pytest.mark.parametrize("code", ["OOM", "READONLY"])
 def test_server_that_cannot_take_writes_is_unavailable(at, code):
     with RedisServer(options=("--maxmemory-policy", "noeviction")) as server:
         at(server.url)
         with server.client() as admin:
             if code == "OOM":
                 admin.config_set("maxmemory", 1)
-            elif code == "READONLY":
-                admin.replicaof("127.0.0.1", free_port())
             else:
-                pytest.skip("covered by the acceptance tests: a server that loads its data")
+                admin.replicaof("127.0.0.1", free_port())
         text = assert_bounded(lambda: enqueue(tasks.ok))
 
     assert server.url in text
 
 
 def test_refused_password_is_no_outage(at):
-    with RedisServer(options=("--requirepass", "right")) as server:
+    with RedisServer() as server, server.client() as admin:
+        admin.config_set("requirepass", "right")
         at(f"redis://:wrong@127.0.0.1:{server.port}/0")
 
         with pytest.raises(BrokerError) as caught:
@@ -704,11 +722,17 @@ def leaks(text: str) -> list[str]:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
-@pytest.mark.parametrize("state", ["closed", "silent", "refused"])
+@pytest.mark.parametrize(
+    ("state", "secret"),
+    [
+        ("silent", SECRETS["plain"]),
+        *((state, secret) for state in ("closed", "refused") for secret in SECRETS.values()),
+    ],
+)
 def test_password_is_in_no_message_log_or_repr(at, black_hole, caplog, secret, state):
     caplog.set_level(logging.DEBUG)
-    with RedisServer(options=("--requirepass", "right")) as server:
+    with RedisServer() as server, server.client() as admin:
+        admin.config_set("requirepass", "right")
         port = {"closed": free_port(), "silent": black_hole.split(":")[-1].split("/")[0], "refused": server.port}[state]
         at(f"redis://us3r:{secret}@127.0.0.1:{port}/0?password=s3cr3t-query")
         texts: list[str] = []
@@ -747,17 +771,22 @@ def test_public_objects_do_not_show_the_password(at, server):
 
 
 @pytest.mark.parametrize(
-    "url", ["redis://us3r:s3cr3t pass@h:1/0", "redis://us3r:s3cr3t'quote@h:1/x", "redis://us3r:s3cr3t@h:port/0"]
+    "url",
+    [
+        "redis://us3r:s3cr3t@h:port/0",
+        "redis://us3r:s3cr3t@127.0.0.1:1/x",
+        "rediss:us3r:s3cr3t@127.0.0.1",
+        "redis://us3r:s3cr3t pass@127.0.0.1:1/0",
+        "redis://us3r:s3cr3t'quote@127.0.0.1:1/x",
+    ],
 )
-def test_url_that_is_refused_does_not_show_its_password(at, url):
+def test_url_that_leads_nowhere_does_not_show_its_password(at, url):
     at(url)
 
-    try:
+    with pytest.raises(JobRailError) as caught:
         enqueue(tasks.ok)
-    except JobRailError as exc:
-        assert leaks(str(exc)) == []
-    else:
-        pytest.fail("enqueued nowhere")
+
+    assert leaks(str(caught.value)) == []
 
 
 # Finding
@@ -1170,7 +1199,7 @@ def test_paused_queue_takes_jobs_and_hands_out_none(broker, rail):
     pause_queue("default")
     enqueue(tasks.ok)
 
-    assert rail.claim() == []
+    assert list(rail.claim()) == []
     assert client.queue_stats()["default"].paused is True
     assert client.queue_stats()["mail"].paused is False
 

@@ -74,7 +74,7 @@ CASES: dict[Script, Case] = {
     Script.PROMOTE: Case(seed=_waiting, calls=[(100,)]),
     Script.REAP: Case(seed=_expired, calls=[(100, LEASE // 2, LEASE // 3)]),
     Script.CANCEL: Case(
-        seed=lambda rig: (_waiting(rig), rig.running(5, request=2, priority=1)),
+        seed=lambda rig: (_waiting(rig), setattr(rig, "now", NOW), rig.running(5, request=2, priority=1)),
         calls=[(job_id(n), "stop") for n in (1, 2, 3, 5)],
     ),
     Script.RETRY: Case(

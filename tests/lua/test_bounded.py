@@ -16,7 +16,8 @@ from jobrail_django.broker.scripts import Script
 from ..servers import RedisServer
 from .rig import EPOCH, LEASE, NOW, QUEUE
 
-SMALL = 1_000
+#: Enough for all calls below to have their hundred jobs each time.
+SMALL = 3_000
 LARGE = [pytest.param(20_000, id="20000"), pytest.param(100_000, id="100000", marks=pytest.mark.slow)]
 
 #: Commands that the test itself sends, or that carry the script.
@@ -25,26 +26,22 @@ _OWN = {"cmdstat_evalsha", "cmdstat_eval", "cmdstat_info", "cmdstat_config|reset
 
 @dataclass
 class World:
-    """A queue with as many jobs ready, scheduled, retrying, running, finished, and not mirrored."""
+    """A queue with as many jobs ready, scheduled, retrying and running, and not mirrored."""
 
     broker: Broker
     now: int = NOW
     n: int = 0
 
-    def fill(self, size: int) -> World:
+    def fill(self, size: int) -> None:
         """Make the jobs."""
         self.broker.open_epoch(QUEUE, EPOCH)
-        for start in range(0, size, 100):
-            count = min(100, size - start)
-            for verb, delay in (("succeed", 0), ("park", 5_000)):
-                self.enqueue(count)
-                self.settle(self.claim(count), verb, delay)
-            self.enqueue(count)
-            self.claim(count)
-            self.enqueue(count, delay_ms=5_000)
+        for _ in range(0, size, 100):
+            self.enqueue(200)
+            self.settle(self.claim(100), "park", 5_000)
+            self.claim(100)
+            self.enqueue(100, delay_ms=5_000)
         for _ in range(0, size, 100):
             self.enqueue(100)
-        return self
 
     def enqueue(self, count: int, **options: int) -> list[str]:
         """Enqueue jobs."""
@@ -134,19 +131,6 @@ def client() -> Iterator[redis.Redis]:
         yield client
 
 
-@pytest.fixture(scope="module")
-def worlds(client: redis.Redis) -> Callable[[int], World]:
-    made: dict[int, World] = {}
-
-    def world(size: int) -> World:
-        if size not in made:
-            made[size] = World(Broker(client, f"world{size}", now_ms=lambda: made[size].now))
-            made[size].fill(size)
-        return made[size]
-
-    return world
-
-
 def work(client: redis.Redis, call: Prepared) -> tuple[int, int]:
     """Return how many commands a script's call ran, and its time on the server in µs."""
     client.config_resetstat()
@@ -156,24 +140,34 @@ def work(client: redis.Redis, call: Prepared) -> tuple[int, int]:
     return sum(entry["calls"] for name, entry in stats.items() if name not in _OWN), usec
 
 
+def measured(client: redis.Redis, size: int) -> dict[tuple[str, str], tuple[int, int]]:
+    """Return the work of every call in a queue of some size, by clock and name."""
+    world = World(Broker(client, f"world{size}", now_ms=lambda: world.now))
+    world.fill(size)
+    found = {}
+    for clock, now in CLOCKS.items():
+        world.now = now
+        for name, (_, prepare) in CALLS.items():
+            # Twice: the first may load the script, and the machine has other work.
+            (some, slow), (more, fast) = (work(client, prepare(world)) for _ in range(2))
+            found[clock, name] = max(some, more), min(slow, fast)
+    return found
+
+
 def test_every_script_is_counted() -> None:
     assert {script for script, _ in CALLS.values()} == COUNTED
 
 
 @pytest.mark.parametrize("size", LARGE)
-@pytest.mark.parametrize("clock", CLOCKS)
-@pytest.mark.parametrize("name", CALLS)
-def test_work_of_a_script_does_not_grow_with_the_queue(
-    client: redis.Redis, worlds: Callable[[int], World], name: str, clock: str, size: int
-) -> None:
-    calls: dict[int, list[int]] = {}
-    times: dict[int, int] = {}
-    for jobs in (SMALL, size):
-        world = worlds(jobs)
-        world.now = CLOCKS[clock]
-        # Twice: the first may load the script; the faster of the two counts, because the machine has other work.
-        done = [work(client, CALLS[name][1](world)) for _ in range(2)]
-        calls[jobs], times[jobs] = [count for count, _ in done], min(usec for _, usec in done)
+def test_work_of_a_script_does_not_grow_with_the_queue(client: redis.Redis, size: int) -> None:
+    small, large = measured(client, SMALL), measured(client, size)
 
-    assert max(calls[size]) <= max(calls[SMALL]), f"{name} runs more commands with {size} jobs: {calls}"
-    assert times[size] <= 10 * times[SMALL] + 2_000, f"{name} takes longer with {size} jobs: {times} µs"
+    lines = [f"{SMALL} jobs → {size} jobs: commands, µs"]
+    growing = []
+    for (clock, name), (commands, usec) in small.items():
+        more, longer = large[clock, name]
+        lines.append(f"{clock:12} {name:18} {commands:5} → {more:5} {usec:7} → {longer:7}")
+        if more > commands or longer > 10 * usec + 2_000:
+            growing.append(lines[-1])
+    print("\n".join(lines))
+    assert not growing, "\n".join([lines[0], *growing])

@@ -7,7 +7,7 @@ import pytest
 from jobrail_django.broker.scripts import Script
 from jobrail_django.errors import ScriptError
 
-from .rig import GONE, LEASE, NOW, New, Out, Rig, Row, claim_id, hold, job_id
+from .rig import GONE, LEASE, NOW, QUEUE, New, Out, Rig, Row, claim_id, hold, job_id
 
 CLAIM = claim_id(1)
 #: When the leases of jobs that were claimed at the start of a test expire.
@@ -193,6 +193,16 @@ def test_first_tick_of_a_queue_that_was_never_reaped_does_not_hold(rig: Rig) -> 
     rig.running(1)
     rig.now = EXPIRED
 
+    assert rig.reap()[:2] == ["OK", [["#1", "ready"]]]
+
+
+def test_gap_that_the_caller_knows_of_holds_in_any_case(rig: Rig) -> None:
+    rig.running(1)
+    rig.now = EXPIRED
+
+    assert rig.broker.reap(QUEUE, gap_ms=0, hold_ms=HOLD).held
+    assert rig.reap()[:2] == ["HELD", []]
+    rig.now += HOLD
     assert rig.reap()[:2] == ["OK", [["#1", "ready"]]]
 
 

@@ -229,25 +229,25 @@ class Queue:
 
     def settle(
         self, outcomes: Sequence[Settlement], claim: Claim | None
-    ) -> tuple[list[tuple[str, bool]], Answer | None]:
-        """Return for each outcome its status ("" = either is right) and whether it was applied; then the claim's."""
-        statuses = [self._settle_one(out) for out in outcomes]
+    ) -> tuple[list[tuple[str, str, int]], Answer | None]:
+        """Return for each outcome its status ("" = either is right) and, where it was applied, state and rev."""
+        settled = [self._settle_one(out) for out in outcomes]
         self._wake()
-        return statuses, self.claim(claim) if claim else None
+        return settled, self.claim(claim) if claim else None
 
-    def _settle_one(self, out: Settlement) -> tuple[str, bool]:
+    def _settle_one(self, out: Settlement) -> tuple[str, str, int]:
         job = self.jobs.get(out.id)
         if job is None:
-            return "NOT_FOUND", False
+            return "NOT_FOUND", "", 0
         if job.state == "running" and job.claim == out.claim:
             self._apply(job, out)
             job.last_settled = out.claim, out.verb
             job.ever_settled.add(out.claim)
-            return "OK", True
+            return "OK", job.state, job.rev
         if job.last_settled == (out.claim, out.verb):
-            return "OK", False  # its answer was lost
+            return "OK", "", 0  # its answer was lost
         # What was settled otherwise, or before other things happened, need not be told from what was lost.
-        return "" if out.claim in job.ever_settled else "LEASE_LOST", False
+        return "" if out.claim in job.ever_settled else "LEASE_LOST", "", 0
 
     def _apply(self, job: Job, out: Settlement) -> None:
         state, reason = TARGET[out.verb], out.reason

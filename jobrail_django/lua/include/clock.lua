@@ -1,5 +1,5 @@
 --[[
-now_ms: the one reading of the clock that a script makes.
+now_ms(given): the one reading of the clock that a script makes.
 
 `given` is ARGV's now_ms: "" means the server's clock; tests pass integer milliseconds since 1970.
 The clock is not frozen while a script runs, so the value is read once and handed on.

@@ -5,10 +5,10 @@ local function payload_of(job)
   if job.payload then
     return job.payload
   end
-  local pieces, i = {}, 1
-  while job["p" .. i] do
-    pieces[i] = job["p" .. i]
-    i = i + 1
+  local pieces, piece = {}, job.p1
+  while piece do
+    pieces[#pieces + 1] = piece
+    piece = job["p" .. #pieces + 1]
   end
   return table.concat(pieces)
 end

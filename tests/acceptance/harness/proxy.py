@@ -140,6 +140,7 @@ class Proxy:
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._refusing = True
+        self._listener.shutdown(socket.SHUT_RDWR)  # ends `accept`, which `close` alone does not
         self._listener.close()
         self.cut()
 
@@ -268,3 +269,16 @@ class Proxy:
         with self._lock:
             self._links.discard(link)
         link.close()
+
+
+class RawProxy(Proxy):
+    """Forwards to any server on this machine without reading what is said; cuts and stalls alike."""
+
+    def _forward_commands(self, link: _Link) -> None:
+        try:
+            while data := link.client.recv(CHUNK):
+                link.flow.wait()
+                link.server.sendall(data)
+        except OSError:
+            pass
+        self._drop(link)

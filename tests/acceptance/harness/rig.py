@@ -85,16 +85,17 @@ class Rig:
         threads: int = 1,
         wait: bool = True,
         env: dict[str, str] | None = None,
+        database: dict[str, Any] | None = None,
         **settings: Any,
     ) -> Worker:
-        """Start a worker, with other settings of JobRail than the rig's if any are given."""
+        """Start a worker, with other settings of JobRail, environment or database entry than the rig's if given."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("JOBRAIL_REDIS", "DJANGO_"))}
-        database = {name: connection.settings_dict[name] for name in ("NAME", "USER", "PASSWORD", "HOST", "PORT")}
-        database["NAME"] = str(database["NAME"])
+        entry = {name: connection.settings_dict[name] for name in ("NAME", "USER", "PASSWORD", "HOST", "PORT")}
+        entry["NAME"] = str(entry["NAME"])
         more = {
             VARIABLE: str(self.ledger.path),
             "PROBE_JOBRAIL": json.dumps({**self.jobrail, **settings}),
-            "PROBE_DATABASE": json.dumps(database),
+            "PROBE_DATABASE": json.dumps(entry | (database or {})),
         }
         found = Worker(arguments, kept | more | (env or {}), self.folder, processes=processes, threads=threads)
         self.workers.append(found)

@@ -83,6 +83,16 @@ def fail(times=1_000_000):
 
 
 @task(backoff=SOON)
+def doze_and_fail(seconds, times):
+    """Take a while each time, and fail so often."""
+    with recorded() as job:
+        time.sleep(seconds)
+        if job.attempt <= times:
+            raise ValueError(f"failure {job.attempt}")
+        return job.attempt
+
+
+@task(backoff=SOON)
 def spin(seconds):
     with recorded() as job:
         waste(seconds)
