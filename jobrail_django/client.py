@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -15,6 +15,7 @@ from django.apps import apps
 from django.db import DatabaseError, connections, transaction
 
 from . import codec, registry, signals
+from .broker.broker import BATCH
 from .broker.connection import get_broker
 from .broker.records import CancelStatus, Enqueued, EnqueueStatus, JobRecord, NewJob, QueueStats, RetryStatus
 from .conf import get_settings
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+#: Bytes of payloads in one call of Redis, unless one job alone has more.
+PUSH_BYTES = 1024 * 1024
 
 #: Longest reason of a cancellation, in characters: what the database column holds.
 MAX_REASON_LENGTH = 255
@@ -79,8 +83,8 @@ def enqueue(task: Task[P, R] | str, /, *args: Any, **kwargs: Any) -> Job:
 def enqueue_many(task: Task[P, R] | str, arguments: Iterable[Sequence[Any] | Mapping[str, Any]]) -> Group:
     """Enqueue one job per element of `arguments`, in as few calls as possible.
 
-    All arguments are checked before any job is enqueued. Jobs go to Redis a hundred at a time: a failure in
-    the middle leaves the first hundreds enqueued; repeating the whole call enqueues them again.
+    All arguments are checked before any job is enqueued. Jobs go to Redis up to a hundred at a time: a failure in
+    the middle leaves the first ones enqueued; repeating the whole call enqueues them again.
 
     Args:
         task: a task, or the dotted name of a registered one.
@@ -401,9 +405,22 @@ def _open_transaction(task: Task[Any, Any]) -> str | None:
 
 
 def _push(task: Task[Any, Any], drafts: Sequence[_Draft]) -> None:
-    answers = get_broker().enqueue(task.options.queue_name, [draft.new for draft in drafts])
-    for draft, answer in zip(drafts, answers, strict=True):
-        _note(task, draft.job, answer)
+    for part in _parts(drafts):
+        answers = get_broker().enqueue(task.options.queue_name, [draft.new for draft in part])
+        for draft, answer in zip(part, answers, strict=True):
+            _note(task, draft.job, answer)
+
+
+def _parts(drafts: Sequence[_Draft]) -> Iterator[Sequence[_Draft]]:
+    """Cut drafts into what one script takes: 100 jobs, and not so many bytes that a call outlasts its bound."""
+    start, size = 0, 0
+    for i, draft in enumerate(drafts):
+        weight = len(draft.new.payload)
+        if i > start and (i - start == BATCH or size + weight > PUSH_BYTES):
+            yield drafts[start:i]
+            start, size = i, 0
+        size += weight
+    yield drafts[start:]
 
 
 def _note(task: Task[Any, Any], job: Job, answer: Enqueued) -> None:

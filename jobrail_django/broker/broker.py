@@ -37,6 +37,8 @@ from .records import (
     WorkerInfo,
     job_record,
     optional_ms,
+    text_of,
+    worker_info,
 )
 from .scripts import Script, load
 
@@ -165,7 +167,7 @@ class Broker:
                 )
             reply = self._run(Script.ENQUEUE, (k.ready, k.scheduled, k.changed, k.meta, k.wake), args)
             answers += (
-                Enqueued(status=EnqueueStatus(status.decode()), id=job_id.decode(), state=state.decode(), rev=rev)
+                Enqueued(status=EnqueueStatus(status.decode()), id=text_of(job_id), state=text_of(state), rev=rev)
                 for status, job_id, state, rev in reply[1:]
             )
         return answers
@@ -195,7 +197,7 @@ class Broker:
             ran_ms = min(int(out.ran_s * 1000), ago_ms)
             args += (out.id, out.claim, out.verb, out.outcome, ago_ms, ran_ms, out.delay_ms, out.data, out.reason)
         reply = self._run(Script.SETTLE, keys, args)
-        settled = [Settled(SettleStatus(status.decode()), state.decode(), rev) for status, state, rev in reply[1]]
+        settled = [Settled(SettleStatus(status.decode()), text_of(state), rev) for status, state, rev in reply[1]]
         return settled, _claimed(reply[2])
 
     def heartbeat(self, queue: str, leases: Sequence[HeldLease], lease_ms: int) -> Heartbeat:
@@ -209,8 +211,8 @@ class Broker:
             for lease in batch:
                 args += (lease.id, lease.claim, "1" if lease.ran else "")
             reply = self._run(Script.HEARTBEAT, (k.leases,), args)
-            lost += (job_id.decode() for job_id in reply[1])
-            cancel += (job_id.decode() for job_id in reply[2])
+            lost += (text_of(job_id) for job_id in reply[1])
+            cancel += (text_of(job_id) for job_id in reply[2])
         return Heartbeat(lost, cancel)
 
     def cancel(self, queue: str, job_id: str, reason: str) -> tuple[CancelStatus, str]:
@@ -220,7 +222,7 @@ class Broker:
             Script.CANCEL, (k.ready, k.scheduled, k.retrying, k.changed), (k.prefix, self._now(), job_id, reason)
         )
         status = CancelStatus(reply[0].decode())
-        return status, reply[1].decode() if status is CancelStatus.FINAL else ""
+        return status, text_of(reply[1]) if status is CancelStatus.FINAL else ""
 
     def retry(self, queue: str, job_id: str, seen_round: int) -> tuple[RetryStatus, str]:
         """Run a dead or cancelled job in a new round, or a retrying one at once; also its state."""
@@ -228,7 +230,7 @@ class Broker:
         reply = self._run(
             Script.RETRY, (k.ready, k.retrying, k.changed, k.meta, k.wake), (k.prefix, self._now(), job_id, seen_round)
         )
-        return RetryStatus(reply[0].decode()), reply[1].decode() if len(reply) > 1 else ""
+        return RetryStatus(reply[0].decode()), text_of(reply[1]) if len(reply) > 1 else ""
 
     def get(self, queue: str, job_id: str) -> JobRecord | None:
         """Read a job, or None when Redis does not hold it."""
@@ -256,7 +258,7 @@ class Broker:
             value = self.client.get(self.keys(queue).key(key))
         if value is None:
             return None
-        job_id, _, fingerprint = value.decode().partition(" ")
+        job_id, _, fingerprint = text_of(value).partition(" ")
         return job_id, fingerprint
 
     # Queues
@@ -273,7 +275,7 @@ class Broker:
         k = self.keys(queue)
         keys = (k.ready, k.scheduled, k.retrying, k.leases, k.changed, k.meta, k.wake)
         reply = self._run(Script.REAP, keys, (k.prefix, self._now(), limit, gap_ms, hold_ms))
-        recovered = [(job_id.decode("utf-8", "backslashreplace"), state.decode()) for job_id, state in reply[1]]
+        recovered = [(text_of(job_id), text_of(state)) for job_id, state in reply[1]]
         return Reaped(reply[0] == b"HELD", recovered, bool(reply[2]), bool(reply[3]), reply[4])
 
     def pause(self, queue: str, paused: bool = True) -> None:
@@ -300,7 +302,7 @@ class Broker:
             running=reply[4],
             changed=reply[5],
             paused=bool(reply[6]),
-            epoch=reply[7].decode(),
+            epoch=text_of(reply[7]),
             until_due_ms=optional_ms(reply[8]),
             oldest_ready_ms=optional_ms(reply[9]),
             lag_ms=optional_ms(reply[10]),
@@ -309,7 +311,7 @@ class Broker:
     def open_epoch(self, queue: str, proposed: str) -> tuple[str, bool]:
         """Return the queue's epoch, made from `proposed` if it has none, and whether it is new."""
         reply = self._run(Script.OPEN_EPOCH, (self.keys(queue).meta,), (proposed,))
-        return reply[1].decode(), bool(reply[2])
+        return text_of(reply[1]), bool(reply[2])
 
     def wait(self, queues: Sequence[str], timeout_s: float, stop: Callable[[], bool]) -> bool:
         """Wait until one of the queues may have something to claim.
@@ -402,14 +404,9 @@ class Broker:
     def workers(self) -> list[WorkerInfo]:
         """List the workers that are registered now."""
         with translated(self.where):
-            ids = [i.decode() for i in self.client.zrange(workers_key(self.prefix), 0, -1)]
+            ids = [text_of(i) for i in self.client.zrange(workers_key(self.prefix), 0, -1)]
             found = self.client.mget([worker_key(self.prefix, i) for i in ids]) if ids else []
-        workers = []
-        for text in found:
-            if text:
-                data = json.loads(text)
-                workers.append(WorkerInfo(**{**data, "queues": tuple(data["queues"])}))
-        return workers
+        return [worker for worker in map(worker_info, found) if worker is not None]
 
 
 def _claimed(reply: list[Any]) -> Claimed:
@@ -420,7 +417,7 @@ def _claimed(reply: list[Any]) -> Claimed:
         jobs = [_claimed_job(entry) for entry in reply[3:]]
         return Claimed(status=status, now_ms=reply[1], next_due_ms=optional_ms(reply[2]), jobs=jobs)
     if status is ClaimStatus.NEEDS_EPOCH:
-        return Claimed(status=status, epoch=reply[1].decode())
+        return Claimed(status=status, epoch=text_of(reply[1]))
     if status is ClaimStatus.STALE:
         return Claimed(status=status, last_n=int(reply[1]))
     return Claimed(status=status)
@@ -431,7 +428,7 @@ def _claimed_job(entry: list[Any]) -> ClaimedJob:
     # A job whose fields were damaged is handed on: its payload will not decode, which ends it as dead.
     first, _, second = limits.partition(b",")
     return ClaimedJob(
-        job_id.decode("utf-8", "backslashreplace"),
+        text_of(job_id),
         rev,
         attempts,
         losses,

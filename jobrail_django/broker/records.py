@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -354,6 +355,20 @@ class WorkerInfo:
     started_ms: int
     seen_ms: int
     version: str
+
+
+def text_of(raw: bytes) -> str:
+    """Read text that scripts answer with; bytes that are no text, which only others can have written, stay visible."""
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def worker_info(raw: bytes | None) -> WorkerInfo | None:
+    """Read what a worker said of itself; None where that is gone or is no such thing."""
+    try:
+        data = json.loads(raw or b"")
+        return WorkerInfo(**{**data, "queues": tuple(data["queues"])})
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def optional_ms(value: bytes | str | int | None) -> int | None:

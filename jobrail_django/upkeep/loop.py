@@ -47,7 +47,8 @@ class Upkeep:
         self._reaper = Reaper(broker, queues, settings.lease_ms)
         self._mirror = Mirror(broker, queues, using=settings.database)
         self._workers = WorkerRegister(broker, using=settings.database)
-        self._reap_s = settings.reap_ms / 1000
+        # At least four looks a lease: the reaper takes half a lease without one for an outage, and then holds.
+        self._reap_s = min(settings.reap_ms, settings.lease_ms / 4) / 1000
         self._stopping = stopping
         self._changed = threading.Event()
         self._faults = RepeatLog(logger)

@@ -13,6 +13,7 @@ from django.db import connections
 from django.utils import timezone, translation
 
 from .. import codec, registry, signals
+from ..backoff import Backoff
 from ..broker.records import ClaimedJob, Settlement, Verb
 from ..conf import get_settings
 from ..context import RunningJob, running
@@ -96,9 +97,28 @@ class Executor:
         return self._start(run, task, envelope, on_start)
 
     def _start(self, run: Run, task: Task[..., Any], envelope: codec.Envelope, on_start: OnStart) -> Settlement | None:
-        job, options, settings = run.job, task.options, get_settings()
-        timeout_s = options.timeout if options.timeout is not None else settings.timeout_s
-        backoff = options.backoff or settings.backoff
+        settings = get_settings()
+        backoff = task.options.backoff or settings.backoff
+        self._begin(run, task, backoff, on_start)
+        interrupted = True
+        try:
+            value = contextvars.copy_context().run(self._call, run, task, envelope)
+            interrupted = False
+        except BaseException as exc:
+            interrupted = isinstance(exc, (TimeLimitExceeded, LeaseLost, JobCancelled))
+            return self._ended(run, task, exc, backoff.delay_s)
+        finally:
+            run.gate.close()
+            clean_up(discard=interrupted)
+        if run.gate.close() is TimeLimitExceeded:
+            # The handler swallowed the exception, or ended in the very moment that its time was up.
+            return self._ended(run, task, TimeLimitExceeded(), backoff.delay_s)
+        return self._succeeded(run, value, settings.max_payload_bytes)
+
+    def _begin(self, run: Run, task: Task[..., Any], backoff: Backoff, on_start: OnStart) -> None:
+        """Set the limits of a run and what its handler sees, and say that it starts."""
+        job, timeout_s = run.job, task.options.timeout
+        timeout_s = get_settings().timeout_s if timeout_s is None else timeout_s
         number = job.attempts + job.losses + 1
         run.started_s = now = time.monotonic()
         hard, delay_ms = 0.0, 0
@@ -128,20 +148,6 @@ class Executor:
         )
         if signals.job_started.has_listeners():
             signals.job_started.send_robust(sender=None, job_id=job.id, task=task.name, queue=run.queue, attempt=number)
-        interrupted = True
-        try:
-            value = contextvars.copy_context().run(self._call, run, task, envelope)
-            interrupted = False
-        except BaseException as exc:
-            interrupted = isinstance(exc, (TimeLimitExceeded, LeaseLost, JobCancelled))
-            return self._ended(run, task, exc, backoff.delay_s)
-        finally:
-            run.gate.close()
-            clean_up(discard=interrupted)
-        if run.gate.close() is TimeLimitExceeded:
-            # The handler swallowed the exception, or ended in the very moment that its time was up.
-            return self._ended(run, task, TimeLimitExceeded(), backoff.delay_s)
-        return self._succeeded(run, value, settings.max_payload_bytes)
 
     def _call(self, run: Run, task: Task[..., Any], envelope: codec.Envelope) -> Any:
         assert run.context is not None

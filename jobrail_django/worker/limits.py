@@ -102,22 +102,9 @@ class CoroutineRunner:
             TaskInterrupt: what was sent through the gate, once the coroutine has ended because of it.
             BaseException: what the coroutine raised.
         """
-        loop, sync_thread = self._running_loop(), self._sync_thread()
-        done: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        tasks: list[asyncio.Task[Any]] = []
-
-        def finished(task: asyncio.Task[Any]) -> None:
-            try:
-                done.set_result(task.result())
-            except BaseException as exc:
-                done.set_exception(exc)
-
-        def start() -> None:
-            tasks.append(loop.create_task(_guarded(make)))
-            tasks[0].add_done_callback(finished)
-
-        loop.call_soon_threadsafe(start, context=sync_thread.context())
-        gate.open(lambda: loop.call_soon_threadsafe(lambda: tasks[0].cancel()))
+        sync_thread = self._sync_thread()
+        done, cancel = self._begin(make, sync_thread.context())
+        gate.open(cancel)
         try:
             return done.result()
         except asyncio.CancelledError as exc:
@@ -131,6 +118,27 @@ class CoroutineRunner:
         finally:
             interrupted = gate.close() is not None
             sync_thread.clean_up(lambda: clean_up(interrupted))
+
+    def _begin(
+        self, make: Callable[[], Coroutine[Any, Any, Any]], context: contextvars.Context
+    ) -> tuple[concurrent.futures.Future[Any], Callable[[], object]]:
+        """Start a coroutine on the loop; returns the future of its end, and what cancels it from any thread."""
+        loop = self._running_loop()
+        done: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        tasks: list[asyncio.Task[Any]] = []
+
+        def finished(task: asyncio.Task[Any]) -> None:
+            try:
+                done.set_result(task.result())
+            except BaseException as exc:
+                done.set_exception(exc)
+
+        def start() -> None:
+            tasks.append(loop.create_task(_guarded(make)))
+            tasks[0].add_done_callback(finished)
+
+        loop.call_soon_threadsafe(start, context=context)
+        return done, lambda: loop.call_soon_threadsafe(lambda: tasks[0].cancel())
 
 
 class _SyncThread:

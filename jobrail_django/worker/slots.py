@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from .. import signals
 from ..broker.broker import BATCH, Broker
 from ..broker.records import Claim, Claimed, ClaimedJob, ClaimStatus, Settled, Settlement, SettleStatus
-from ..errors import BrokerError
+from ..errors import BrokerError, ScriptError
 from ..log import RepeatLog, extra
 from ..states import State
 from .executor import Executor, Run, check_connections
@@ -230,6 +230,8 @@ class Slot:
                 continue
             if claimed.status is not ClaimStatus.NEEDS_EPOCH:
                 break
+            if claim.epoch and claim.epoch == claimed.epoch:
+                self._pause("claim_failed", ScriptError(f"The epoch of queue {queue!r} in Redis is damaged."))
             claim = self._with_epoch(queue, claim)
         self._accept(queue, claim, claimed, sent)
         return claimed

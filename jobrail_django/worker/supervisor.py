@@ -48,8 +48,8 @@ LONGEST_PAUSE_S = 30.0
 CALL_S = 2.0
 #: Pause between two tries to settle what is owed for dead children, in seconds.
 PAY_AGAIN_S = 1.0
-#: Bound for the upkeep to store what is left when the worker stops, in seconds; and the same after the grace is over.
-UPKEEP_STOP_S, UPKEEP_LATE_S = 8.0, 2.0
+#: Bound for the upkeep to store what is left when the worker stops, in seconds; and the same once the grace is over.
+UPKEEP_STOP_S, UPKEEP_LATE_S = 8.0, 1.0
 #: A second signal within this time is a copy of the first: a shell that has its group's signal too may pass it on.
 SAME_SIGNAL_S = 0.5
 
@@ -180,6 +180,7 @@ class Supervisor:
             self._enforce_limits(now)
             if now >= next_beat and (self._stop_at is None or any(place.pid for place in self._places)):
                 self._beat()
+                # After an outage well within the heartbeat's length for which a reaper holds.
                 next_beat = now + (min(1.0, beat_s / 2) if self._redis_away else beat_s)
             if self.options.burst and now >= next_burst and self._stop_at is None:
                 next_burst = now + 0.2

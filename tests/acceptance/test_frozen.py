@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from jobrail_django.models import Attempt
 from jobrail_django.states import State
 
@@ -11,9 +13,12 @@ from .harness.waiting import wait_for
 
 
 def test_frozen_worker_that_wakes_changes_nothing(rig: Rig) -> None:
-    """B4: the second attempt's result stands, the first is recorded as lost, and the worker goes on serving."""
+    """B4: the second attempt's result stands, the first is recorded as lost, and the worker goes on serving.
+
+    One of its jobs has ended when it wakes, and one is running elsewhere.
+    """
     frozen = rig.worker(threads=2)
-    in_a_call = rig.enqueue(probe.sleep, 1.0)
+    in_a_call = rig.enqueue(probe.sleep, 2.0, later=2.0)
     in_python = rig.enqueue(probe.doze, 60.0, later=0.2)
     for job in (in_a_call, in_python):
         rig.wait_for_start(job)
@@ -22,8 +27,10 @@ def test_frozen_worker_that_wakes_changes_nothing(rig: Rig) -> None:
     other = rig.worker(threads=2)
     for job in (in_a_call, in_python):
         rig.wait_for_start(job, 2, RECOVERED_S)
-    rig.wait_for_end([in_a_call, in_python])
+    rig.wait_for_end([in_python])
+    assert in_a_call.refresh().state is State.RUNNING
     frozen.thaw()
+    rig.wait_for_end([in_a_call])
 
     wait_for(lambda: len(rig.ledger.entries(in_python.id, "raised")) == 1, 5, "an exception in the handler that woke")
     assert rig.ledger.entries(in_python.id, "raised")[0].note == "LeaseLost"
@@ -39,6 +46,23 @@ def test_frozen_worker_that_wakes_changes_nothing(rig: Rig) -> None:
         assert (job.state, job.result, job.attempts, job.losses) == (State.SUCCEEDED, 2, 1, 1)
         assert rig.history(job) == ["lost", "succeeded"]
     assert Attempt.objects.get(job_id=in_a_call.id, outcome="succeeded").worker == other.id
+
+
+def test_next_attempt_in_the_same_worker_keeps_its_lease(rig: Rig) -> None:
+    """B4: the first attempt still sits in its call while the second runs beside it; only the first is told to go."""
+    worker = rig.worker(threads=2)
+    job = rig.enqueue(probe.sleep, 8.0, later=2.5)
+    rig.wait_for_start(job)
+
+    worker.signal(signal.SIGSTOP)  # the supervisor alone, so that nobody renews the lease
+    rig.wait_for_start(job, 2, RECOVERED_S)
+    worker.signal(signal.SIGCONT)
+    rig.wait_for_end([job])
+
+    assert (job.state, job.result, job.losses) == (State.SUCCEEDED, 2, 1)
+    assert len(rig.starts(job)) == 2
+    rig.wait_until_quiet()
+    assert rig.history(job) == ["lost", "succeeded"]
 
 
 def test_handler_that_computes_for_four_leases_runs_once(rig: Rig) -> None:

@@ -22,9 +22,7 @@ KEYS = "own:{default}:"
 
 @pytest.fixture
 def client(server: RedisServer, proxy: Proxy) -> redis.Redis:
-    return redis.Redis(
-        port=proxy.port, protocol=2, socket_timeout=0.5, retry=Retry(NoBackoff(), 0), lib_name=None, lib_version=None
-    )
+    return redis.Redis(port=proxy.port, protocol=2, socket_timeout=0.5, retry=Retry(NoBackoff(), 0))
 
 
 DAMAGES: dict[str, Callable[[redis.Redis, str], object]] = {

@@ -23,7 +23,7 @@ from .harness.waiting import wait_for
 def test_killed_worker_is_recovered_by_another(rig: Rig) -> None:
     """C1, A4, A5: within a lease and a reaper's tick the job runs again, or is dead if it may not."""
     first = rig.worker(threads=2)
-    job = rig.enqueue(probe.sleep, 1.0)
+    job = rig.enqueue(probe.sleep, 60.0, later=0.1)
     once = rig.enqueue(probe.sleep.using(max_attempts=1), 60.0)
     rig.wait_for_start(job)
     rig.wait_for_start(once)
@@ -146,7 +146,8 @@ def test_dead_workers_leave_the_list(rig: Rig) -> None:
             key for key in client.scan_iter(match=f"{rig.jobrail['PREFIX']}:*") if any(i in key.decode() for i in ids)
         ]
         assert [key for key in left if not 0 < client.pttl(key) <= 60_000] == []
-        assert not client.exists(f"{rig.jobrail['PREFIX']}:{{jobrail}}:workers")
+        register = f"{rig.jobrail['PREFIX']}:{{jobrail}}:workers"
+        wait_for(lambda: not client.exists(register), 1, "the end of the list itself")
 
 
 def test_delayed_job_is_in_no_workers_memory(rig: Rig) -> None:

@@ -254,6 +254,7 @@ def test_of_different_arguments_exactly_one_wins(broker):
 # In a transaction
 
 
+@pytest.mark.db_vendor
 @pytest.mark.django_db(transaction=True)
 def test_transaction_is_given_the_job_that_is_there(broker):
     first = keyed(1)
@@ -266,6 +267,7 @@ def test_transaction_is_given_the_job_that_is_there(broker):
     assert jobs_in(broker) == 1
 
 
+@pytest.mark.db_vendor
 @pytest.mark.django_db(transaction=True)
 def test_twice_in_one_transaction_is_one_job_with_one_id(broker):
     # I3: the id can be stored with the row, so it must not change at the commit.
@@ -282,6 +284,7 @@ def test_twice_in_one_transaction_is_one_job_with_one_id(broker):
     assert jobs_in(broker) == 1
 
 
+@pytest.mark.db_vendor
 @pytest.mark.django_db(transaction=True)
 def test_key_of_a_savepoint_that_rolled_back_is_free_in_the_same_transaction(broker):
     with transaction.atomic():
@@ -295,6 +298,7 @@ def test_key_of_a_savepoint_that_rolled_back_is_free_in_the_same_transaction(bro
     assert jobs_in(broker) == 1
 
 
+@pytest.mark.db_vendor
 @pytest.mark.django_db(transaction=True)
 def test_other_arguments_are_refused_at_the_call_and_not_by_the_commit(broker):
     first = keyed("a")
@@ -312,6 +316,7 @@ def test_other_arguments_are_refused_at_the_call_and_not_by_the_commit(broker):
     assert jobs_in(broker) == 2
 
 
+@pytest.mark.db_vendor
 @pytest.mark.django_db(transaction=True)
 def test_staged_job_of_another_queue_or_key_is_another_job(broker):
     with transaction.atomic():
@@ -320,6 +325,7 @@ def test_staged_job_of_another_queue_or_key_is_another_job(broker):
     assert len({job.id for job in jobs}) == 4
 
 
+@pytest.mark.db_vendor
 @pytest.mark.django_db(transaction=True)
 def test_key_taken_by_somebody_else_before_the_commit_turns_the_handle(broker):
     with transaction.atomic():
@@ -331,6 +337,7 @@ def test_key_taken_by_somebody_else_before_the_commit_turns_the_handle(broker):
     assert jobs_in(broker) == 1
 
 
+@pytest.mark.db_vendor
 @pytest.mark.django_db(transaction=True)
 def test_key_taken_for_other_arguments_before_the_commit_is_said_by_the_commit(broker):
     with pytest.raises(DuplicateJob) as caught, transaction.atomic():
@@ -342,6 +349,7 @@ def test_key_taken_for_other_arguments_before_the_commit_is_said_by_the_commit(b
     assert Group.objects.filter(name="kept").exists(), "the database had committed"
 
 
+@pytest.mark.db_vendor
 @pytest.mark.django_db(transaction=True)
 def test_rolled_back_transaction_holds_no_key(broker):
     with pytest.raises(RuntimeError), transaction.atomic():
@@ -351,6 +359,7 @@ def test_rolled_back_transaction_holds_no_key(broker):
     assert keyed("b").state is State.READY
 
 
+@pytest.mark.db_vendor
 @pytest.mark.django_db(transaction=True)
 def test_transactions_at_the_same_time_make_one_job(broker):
     if connection.vendor == "sqlite":
@@ -374,6 +383,7 @@ def test_transactions_at_the_same_time_make_one_job(broker):
 # The record of the first job
 
 
+@pytest.mark.db_vendor
 @pytest.mark.django_db(transaction=True)
 def test_job_that_redis_let_go_is_given_from_its_row(broker, rail, monkeypatch):
     monkeypatch.setattr(broker_module, "TOMBSTONE_MS", 1)
@@ -387,6 +397,7 @@ def test_job_that_redis_let_go_is_given_from_its_row(broker, rail, monkeypatch):
     assert (second.id, second.state, second.result) == (first.id, State.SUCCEEDED, "done")
 
 
+@pytest.mark.db_vendor
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("atomic", [False, True])
 def test_job_whose_record_is_gone_is_said_so_instead_of_a_handle_to_nothing(broker, rail, monkeypatch, atomic):

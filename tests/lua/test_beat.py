@@ -38,12 +38,11 @@ TABLE = [
     Row(name="a worker leaves that was not there", call=lambda rig: beat(rig, 0), reply=["OK"]),
     Row(
         name="workers whose time is over are dropped",
-        seed=lambda rig: (beat(rig, 5, "old"), rig.client.delete(f"{rig.prefix}:{{jobrail}}:worker:w"),
-                          rig.client.persist(f"{rig.prefix}:{{jobrail}}:workers"), setattr(rig, "now", NOW + 5)),
+        seed=lambda rig: (beat(rig, worker="old"), rig.client.delete(rig.key_of(Script.BEAT, 2)),
+                          setattr(rig, "now", NOW + TTL)),
         call=beat,
         reply=["OK"],
-        delta={f"{WORKERS}/old": GONE, f"{WORKERS}/w": NOW + TTL + 5, f"{WORKERS}@": "expires", WORKER: "info",
-               f"{WORKER}@": "expires"},
+        delta={f"{WORKERS}/old": GONE, f"{WORKERS}/w": NOW + 2 * TTL, WORKER: "info", f"{WORKER}@": "expires"},
     ),
 ]  # fmt: skip
 

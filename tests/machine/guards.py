@@ -9,8 +9,8 @@ from dataclasses import dataclass
 class Guard:
     """One guard. `old` occurs once in the file under `lua/`; `new` in its place takes the guard out.
 
-    `what` says what is no longer so. `in_machine`: the state machine has to notice; the others are guards against
-    callers' bugs, damaged keys and full memory, which the machine does not make.
+    `what` says what is no longer so. `in_machine`: the state machine has to notice. The others guard against callers'
+    bugs, damaged keys and full memory, which the machine does not make, or against what no caller can tell.
     """
 
     file: str
@@ -47,7 +47,7 @@ GUARDS: tuple[Guard, ...] = (
     Guard("settle.lua", "one call records one outcome of a job",
           "if job and not first[out.id] then", "if job then"),
     Guard("settle.lua", "a settled job leaves `leases`", 'redis.call("ZREM", keys.leases, unpack(ids))', ""),
-    Guard("settle.lua", "a job that is given back loses its claim", 'put(fields, "claim", "")', ""),
+    Guard("settle.lua", "a job that is given back loses its claim", 'put(fields, "claim", "")', "", in_machine=False),
     Guard("heartbeat.lua", "a lease is renewed under its claim", "or job[2] ~= claim then", "then"),
     Guard("heartbeat.lua", "a lease is renewed while the job runs", 'job[1] ~= "running" or', ""),
     Guard("heartbeat.lua", "only a handler that runs is noted as started",
@@ -149,7 +149,7 @@ GUARDS: tuple[Guard, ...] = (
     Guard("enqueue.lua", "an ended job is enqueued anew in a later round only",
           "if not OVER[known[1]] or (tonumber(known[3]) or 1) >= new.round then", "if not OVER[known[1]] then"),
     Guard("enqueue.lua", "a new round has a higher rev", "math.max(new.rev, rev + 1)", "new.rev"),
-    Guard("enqueue.lua", "a new job's rev exceeds the floor", "rev = tonumber(ARGV[at + 11]) + 1", "rev = 1"),
+    Guard("enqueue.lua", "a new job's rev exceeds the floor", "rev = floor + 1", "rev = 1"),
     Guard("enqueue.lua", "a new round keeps what is not mirrored of the history",
           'if not string.match(name, "^[ae]:") then', "if true then"),
     Guard("enqueue.lua", "a new round leaves nothing of the last one", "    forget_round(key)\n",
@@ -164,7 +164,7 @@ GUARDS: tuple[Guard, ...] = (
     Guard("enqueue.lua", "one id twice in a call is one job", "id_seen[new.id] or standing", "standing"),
     Guard("enqueue.lua", "one key twice in a call is one job", "keys_seen[new.key] or redis.call", "redis.call"),
     Guard("enqueue.lua", "a worker is woken for a ready job", "if #ready > 0 or new_head then", "if new_head then"),
-    Guard("enqueue.lua", "numbers are in their ranges", "return number and number >= low", "return true", in_machine=False),
+    Guard("enqueue.lua", "numbers are in their ranges", " or attempts < 1 or losses < 1 or window < 1 or floor < 0 or round < 1", "", in_machine=False),
 
     # The mirror
     Guard("include/changed.lua", "the moment of the first change is kept", '"NX", ', ""),

@@ -29,7 +29,7 @@ from .model import TARGET, WAITING, Answer, Queue
 NOW = 1_700_000_000_000
 LEASE_MS = 30_000
 GAP_MS, HOLD_MS = LEASE_MS // 2, LEASE_MS // 3
-WINDOW_MS = 40_000
+WINDOW_MS = 100_000
 SLOTS = ("aaaaaaaa.0.0", "aaaaaaaa.0.1", "bbbbbbbb.0.0")
 #: Jobs that have not ended, at a time: few, so that calls meet each other.
 LIVE = 6
@@ -126,6 +126,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.sent: list[Call] = []
         self.reads: list[list[JobRecord]] = []
         self.made = 0
+        self.first: dict[str, NewJob] = {}  # as each id was first enqueued: its key stays its own
 
     @classmethod
     def on(cls, client: redis.Redis, prefix: str) -> type[QueueMachine]:
@@ -201,7 +202,8 @@ class QueueMachine(RuleBasedStateMachine):
 
     def _open_epoch(self, proposed: str) -> None:
         def run() -> None:
-            assert self.broker.open_epoch(self.name, proposed) == self.model.open_epoch(proposed)
+            answer = self.broker.open_epoch(self.name, proposed)
+            assert answer == self.model.open_epoch(proposed), answer
 
         self._send(Call("open_epoch", f"open_epoch {proposed}", run))
 
@@ -214,6 +216,13 @@ class QueueMachine(RuleBasedStateMachine):
     def enqueue_many(self, wishes: list[Wish], twice: bool) -> None:
         """A client enqueues some jobs at once; one id or key may be among them more than once."""
         self._enqueue(wishes, twice=twice)
+
+    @precondition(lambda self: any(job.state in ("dead", "cancelled") for job in self.queue.jobs.values()))
+    @rule(pick=PICK, wish=WISHES, twice=st.booleans())
+    def enqueue_anew(self, pick: int, wish: Wish, twice: bool) -> None:
+        """A job that has ended badly is enqueued in a later round."""
+        place = list(self.model.jobs)[::-1].index(self._known(pick, "dead", "cancelled"))
+        self._enqueue([replace(wish, job=place, later_round=True)], twice=twice)
 
     def _enqueue(self, wishes: Sequence[Wish], *, twice: bool) -> None:
         new = tuple(self._new_job(wish) for wish in wishes)
@@ -228,8 +237,8 @@ class QueueMachine(RuleBasedStateMachine):
         """Build a job as a client does; one that was there before as the database's sync does."""
         name = self._name(wish)
         known, row = self.model.jobs.get(name), self.rows.rows.get(name)
-        seen_round = known.round if known else row.round if row else 0
-        return NewJob(
+        seen_round, first = known.round if known else row.round if row else 0, self.first.get(name)
+        new = NewJob(
             id=name,
             payload=(b"%s;%d;" % (name.encode(), next(_numbers)))[-wish.size :].ljust(wish.size, b"."),
             priority=wish.priority,
@@ -237,12 +246,14 @@ class QueueMachine(RuleBasedStateMachine):
             delay_ms=500 if wish.when == "delay" else None,
             max_attempts=wish.max_attempts,
             max_losses=wish.max_losses,
-            key=wish.key,
-            fingerprint=wish.fingerprint,
+            key=first.key if first else wish.key,
+            fingerprint=first.fingerprint if first else wish.fingerprint,
             window_ms=WINDOW_MS,
             rev_floor=row.rev if row else 0,
             round=seen_round + 1 if wish.later_round or not known else seen_round,
         )
+        self.first.setdefault(name, new)
+        return new
 
     def _name(self, wish: Wish) -> str:
         live = sum(job.finished_ms is None for job in self.model.jobs.values())

@@ -4,8 +4,10 @@ import json
 import os
 
 from tests.settings import *  # noqa: F403
-from tests.settings import DATABASES
+from tests.settings import DATABASES, INSTALLED_APPS
 
+INSTALLED_APPS = [app for app in INSTALLED_APPS if app != "shop"]
+ROOT_URLCONF = "tests.probes.urls"
 JOBRAIL = json.loads(os.environ["PROBES_JOBRAIL"])
 DATABASES["default"] |= json.loads(os.environ.get("PROBES_DATABASE", "{}"))
 LOGGING = {

@@ -558,6 +558,7 @@ LEFT_OPEN = """
 """
 
 
+@pytest.mark.db_vendor
 @pytest.mark.parametrize("how", ["atomic", "autocommit", "raise"])
 def test_open_transaction_is_rolled_back_and_not_inherited(make_task, execute, own_connection, how):
     make_task(LEFT_OPEN)
@@ -567,6 +568,7 @@ def test_open_transaction_is_rolled_back_and_not_inherited(make_task, execute, o
     assert codec.loads(execute(run_of("look")).data) == [True, False, 0]
 
 
+@pytest.mark.db_vendor
 def test_handler_that_breaks_its_transaction_does_not_break_the_next_one(make_task, execute, own_connection):
     make_task(
         """
@@ -589,6 +591,7 @@ def test_handler_that_breaks_its_transaction_does_not_break_the_next_one(make_ta
     assert codec.loads(execute(run_of("look")).data) == 0
 
 
+@pytest.mark.db_vendor
 def test_closed_connection_is_replaced_for_the_next_job(make_task, execute, own_connection):
     make_task(
         """
@@ -608,6 +611,7 @@ def test_closed_connection_is_replaced_for_the_next_job(make_task, execute, own_
     assert codec.loads(execute(run_of("look")).data) == 0
 
 
+@pytest.mark.db_vendor
 def test_connection_that_cannot_be_looked_at_ends_no_slot(make_task, execute, own_connection):
     # A handler may leave anything behind; here a driver's connection whose every use raises.
     make_task(
@@ -653,6 +657,7 @@ ASYNC_QUERIES = """
 """
 
 
+@pytest.mark.db_vendor
 def test_queries_of_a_coroutine_leave_nothing_to_the_next(make_task, execute, own_connection):
     make_task(ASYNC_QUERIES)
 
@@ -661,6 +666,7 @@ def test_queries_of_a_coroutine_leave_nothing_to_the_next(make_task, execute, ow
     assert codec.loads(execute(run_of("see")).data) == [False, 0, "en-us"]
 
 
+@pytest.mark.db_vendor
 def test_good_connection_of_a_coroutine_is_kept_for_the_next(make_task, executor, own_connection, monkeypatch):
     monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", None)
     make_task(ASYNC_QUERIES)
@@ -676,6 +682,7 @@ def test_good_connection_of_a_coroutine_is_kept_for_the_next(make_task, executor
     assert len(set(found)) == 1
 
 
+@pytest.mark.db_vendor
 def test_query_that_hangs_holds_up_no_other_coroutine(make_task, executor, own_connection):
     module = make_task(ASYNC_QUERIES)
     run = run_of("block")
@@ -687,6 +694,7 @@ def test_query_that_hangs_holds_up_no_other_coroutine(make_task, executor, own_c
     module.blocked.set()
 
 
+@pytest.mark.db_vendor
 def test_queries_are_not_kept_with_debug(make_task, execute, own_connection, settings):
     settings.DEBUG = True
     make_task("from django.contrib.auth.models import Group\n@task\ndef work(): return Group.objects.count()")
@@ -697,6 +705,7 @@ def test_queries_are_not_kept_with_debug(make_task, execute, own_connection, set
     assert len(connection.queries_log) == 0
 
 
+@pytest.mark.db_vendor
 def test_idle_connection_that_broke_is_dropped(own_connection):
     if connection.vendor == "sqlite":
         pytest.skip("SQLite has no server")
@@ -829,6 +838,7 @@ def test_nothing_is_reported_once_the_lease_is_lost(make_task, executor, kind):
     assert outcome is None
 
 
+@pytest.mark.db_vendor
 def test_connection_of_an_interrupted_handler_is_not_used_again(make_task, executor, own_connection):
     module = make_task(
         """

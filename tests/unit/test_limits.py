@@ -272,7 +272,7 @@ def test_thread_that_hangs_is_left_to_itself_and_cleaned_at_last(runner, monkeyp
 
     def monitor() -> None:
         started.wait(20)
-        gate.interrupt(TimeLimitExceeded)
+        eventually(lambda: gate.interrupt(TimeLimitExceeded))
 
     thread = threading.Thread(target=monitor)
     thread.start()

@@ -123,6 +123,7 @@ def test_claim_is_pending_until_its_end(memory):
     assert slot.pending_claim() is None
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_what_a_process_wrote_is_seen_after_its_death(memory):
     one = job_id()
     pid = os.fork()

@@ -406,7 +406,8 @@ def test_notice_about_an_earlier_claim_is_ignored(tasks, jobrail):
         eventually(tasks.started.is_set)
         (held,) = child.held()
         child.memory.slot(0, 0).notify(held.index, held.n - 1, LOST)
-        time.sleep(0.1)  # several ticks of the monitor
+        sign, _ = child.memory.last_sign(0)
+        eventually(lambda: child.memory.last_sign(0)[0] > sign + 0.1)  # several looks of the monitor
         tasks.gate.set()
         assert job.wait(10)
 

@@ -32,6 +32,8 @@ class Command(BaseCommand):
                 client.resume_queue(name)
                 self.stdout.write(f"Queue {name!r} is served again.")
             else:
-                self.stdout.write(f"{client.purge_queue(name)} waiting jobs of queue {name!r} were cancelled.")
+                count = client.purge_queue(name)
+                jobs = "1 waiting job" if count == 1 else f"{count} waiting jobs"
+                self.stdout.write(f"{jobs} of queue {name!r} {'was' if count == 1 else 'were'} cancelled.")
         except JobRailError as exc:
             raise CommandError(str(exc)) from exc

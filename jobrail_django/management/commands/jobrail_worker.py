@@ -91,6 +91,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the worker and exit with its code."""
         _default_logging(options["verbosity"])
+        if self._left_out("jobs", options) and self._left_out("upkeep", options):
+            raise CommandError(f"--only {options['only']} --without {options['without']} leaves nothing to run.")
         try:
             settings = get_settings()
             get_broker()

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from .waiting import wait_for
@@ -56,6 +57,17 @@ def members_of(group: int) -> list[int]:
     return found
 
 
+def _parts(arguments: Sequence[str], processes: int) -> int:
+    """Return how many children a worker with these arguments has."""
+    counts = {"jobs": processes, "upkeep": 1}
+    for option, part in pairwise(arguments):
+        if option == "--only":
+            return counts[part]
+        if option == "--without":
+            del counts[part]
+    return sum(counts.values())
+
+
 class Worker:
     """One `manage.py jobrail_worker` in a session and process group of its own.
 
@@ -70,12 +82,11 @@ class Worker:
     count = 0
 
     def __init__(
-        self, arguments: Iterable[str], env: Mapping[str, str], folder: Path, *, processes: int, threads: int
+        self, arguments: Sequence[str], env: Mapping[str, str], folder: Path, *, processes: int, threads: int
     ) -> None:
         Worker.count += 1
         self.log_file = folder / f"worker-{Worker.count}.log"
-        self.processes = processes
-        self.has_upkeep = not {"--only", "--without"} & set(arguments)
+        self.children_wanted = _parts(arguments, processes)
         command = [sys.executable, str(MANAGE), "jobrail_worker", "-p", str(processes), "-t", str(threads), *arguments]
         with open(self.log_file, "wb") as log:
             self.process = subprocess.Popen(
@@ -91,7 +102,7 @@ class Worker:
 
     def wait_until_ready(self) -> Worker:
         """Wait until all its children run."""
-        wanted = self.processes + self.has_upkeep
+        wanted = self.children_wanted
 
         def ready() -> bool:
             assert self.process.poll() is None, f"the worker ended with {self.process.returncode}:\n{self.log()}"
