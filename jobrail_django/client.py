@@ -34,7 +34,7 @@ from .errors import (
 )
 from .job import Group, Job
 from .querysets import clean
-from .states import State
+from .states import FINAL, State
 from .taskdef import Task
 
 if TYPE_CHECKING:
@@ -209,7 +209,8 @@ def cancel(job: JobOrId, *, reason: str = "cancelled") -> bool:
 def retry(job: JobOrId) -> Job:
     """Run a dead or cancelled job again, in a new round with all its attempts; or a retrying one at once.
 
-    The job keeps its id, arguments and history.
+    The job keeps its id, arguments and history. A job that Redis has lost, because it lost its data, is run again from
+    its row; where it was running, the former execution may still go on.
 
     Raises:
         InvalidTransition: the job waits, runs or has succeeded.
@@ -393,6 +394,12 @@ def _open_transaction(task: Task[Any, Any]) -> str | None:
         return using if connections[using].in_atomic_block else None
     open_ones = [c.alias for c in connections.all(initialized_only=True) if c.in_atomic_block]
     own = get_settings().database
+    if own not in open_ones and _is_manual(own):
+        raise InvalidOption(
+            f"Database {own!r} is in manual transaction management (autocommit is off): nobody can say when its "
+            f"transaction commits. Use transaction.atomic(), or enqueue with on_commit=False after the commit.",
+            option="on_commit",
+        )
     if own in open_ones:
         return own
     if len(open_ones) > 1:
@@ -402,6 +409,12 @@ def _open_transaction(task: Task[Any, Any]) -> str | None:
             option="using",
         )
     return open_ones[0] if open_ones else None
+
+
+def _is_manual(alias: str) -> bool:
+    """Tell whether this thread has a connection on which the caller commits by hand."""
+    opened = (c for c in connections.all(initialized_only=True) if c.alias == alias and c.connection is not None)
+    return any(not connection.autocommit for connection in opened)
 
 
 def _push(task: Task[Any, Any], drafts: Sequence[_Draft]) -> None:
@@ -527,7 +540,8 @@ def _to_cancel(job: JobOrId) -> JobRecord | None:
     if row is None:
         raise _unknown(job, "cancelled", "roll its transaction back instead; once that commits, it can be")
     if row.state != State.CANCELLED:
-        raise _wrong_state(job_id, row.state, "cancelled", "only a job that Redis holds can be")
+        rule = "it has ended" if State(row.state) in FINAL else "Redis has lost it, and it runs only if it is retried"
+        raise _wrong_state(job_id, row.state, "cancelled", rule)
     return None
 
 
@@ -547,13 +561,16 @@ def _wrong_state(job_id: str, state: str, participle: str, rule: str) -> Invalid
 
 
 def _run_anew(job: JobOrId) -> None:
-    """Put a finished job that Redis has let go of back into its queue, from its row, in a new round."""
+    """Put a job that Redis does not hold back into its queue, from its row, in a new round.
+
+    Redis lets go of jobs that have ended. One whose row says that it has not ended was lost with Redis's data.
+    """
     job_id = _id_of(job)
     row = _row(job_id)
     if row is None:
         raise _unknown(job, "retried", "it is enqueued when its transaction commits")
-    if row.state not in (State.DEAD, State.CANCELLED):
-        raise _wrong_state(job_id, row.state, "retried", "only a dead, cancelled or retrying job can be")
+    if row.state == State.SUCCEEDED:
+        raise _wrong_state(job_id, row.state, "retried", "only a job that has not succeeded can be")
     new = NewJob(
         id=job_id,
         payload=row.payload.encode(),

@@ -102,7 +102,7 @@ class Settings:
         """
         if name not in self.queues:
             raise UnknownQueue(
-                f"Unknown queue {name!r}{did_you_mean(name, self.queues)}. JOBRAIL['QUEUES'] declares "
+                f"Unknown queue {name!r}{did_you_mean(name, self.queues) or '.'} JOBRAIL['QUEUES'] declares "
                 f"{', '.join(map(repr, self.queues))}; add it there, or name one of these.",
                 queue=name,
             )

@@ -125,8 +125,8 @@ class Job:
             self.refresh()
             if self.state is State.STAGED:
                 raise InvalidTransition(
-                    f"Job {self.id} is enqueued when its transaction commits; wait() inside that transaction would "
-                    f"never end. Wait after the commit, or enqueue with on_commit=False.",
+                    f"Job {self.id} is enqueued when its transaction commits, which it has not done, or was rolled back: "
+                    f"wait() would never end. Wait after the commit, or enqueue with on_commit=False.",
                     job_id=self.id,
                     state=self.state,
                 )

@@ -57,7 +57,13 @@ def prefix(redis_client: redis.Redis) -> Iterator[str]:
 @pytest.fixture
 def jobrail(settings, redis_url: str, prefix: str):
     """Point JobRail at this test's server and prefix; returns Django's settings."""
-    settings.JOBRAIL = {"REDIS": redis_url, "PREFIX": prefix, "QUEUES": ["default", "mail"]}
+    # The bound is generous, because a machine that runs all tests at once is slow; a test of the bound sets its own.
+    settings.JOBRAIL = {
+        "REDIS": redis_url,
+        "PREFIX": prefix,
+        "QUEUES": ["default", "mail"],
+        "REDIS_TIMEOUT_SECONDS": 10,
+    }
     return settings
 
 

@@ -37,6 +37,8 @@ JOBRAIL = {
     "REDIS": os.environ.get("JOBRAIL_REDIS_URL") or f"embedded://{DEMO_DIR / 'redis'}",
     "PREFIX": os.environ.get("JOBRAIL_DEMO_PREFIX") or "jobrail-shop",
     "QUEUES": {"default": {}, "mail": {}, "pictures": {}, "webhooks": {}},
+    # The default is 1; here everything shares one developer's machine.
+    "REDIS_TIMEOUT_SECONDS": 5,
 }
 
 DATABASES = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -72,6 +73,7 @@ class Broker:
         self._now_ms = now_ms
         self._keys: dict[str, QueueKeys] = {}
         self._idle: list[Any] = []  # connections; append and pop are atomic
+        self._pid = os.getpid()
 
     def keys(self, queue: str) -> QueueKeys:
         """Return the names of a queue's keys."""
@@ -111,6 +113,8 @@ class Broker:
         This takes less than half the processor time that a call of the client takes. A connection that broke while it
         was idle is noticed when it is used; `_run` then repeats the call.
         """
+        if self._pid != os.getpid():  # forked: the parent goes on using these connections
+            self._pid, self._idle = os.getpid(), []
         try:
             connection = self._idle.pop()
         except IndexError:

@@ -81,7 +81,7 @@ for i = 1, #jobs do
   local job, state = jobs[i], "missing"
   if job and job.state == "running" then
     local started = job.claim and job.ran == job.claim and (tonumber(job.claimed) or now) or nil
-    state = lose(keys, prefix, ids[i], job, now, started)
+    state = lose(keys, prefix, ids[i], job, now, started, "")
   else
     redis.call("ZREM", keys.leases, ids[i])
   end

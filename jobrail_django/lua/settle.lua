@@ -140,7 +140,7 @@ end
 local function settle_one(job, out)
   local key, started = prefix .. "job:" .. out.id, math.max(now - out.ago, 0)
   if out.verb == "lost" then
-    local state = lose(keys, prefix, out.id, job, now, started)
+    local state = lose(keys, prefix, out.id, job, now, started, out.data)
     redis.call("HSET", key, "left", out.claim .. " lost")
     return state
   end

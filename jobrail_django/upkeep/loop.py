@@ -61,8 +61,10 @@ class Upkeep:
         self._mirror_until_stopped()
         reaping.join()
         end = time.monotonic() + LAST_S
-        while time.monotonic() < end and self._store():
-            pass
+        while self._store():
+            if time.monotonic() > end:
+                logger.warning("The worker stops before the mirror has stored all changes; the next one will go on.")
+                break
         connections.close_all()
 
     def _warn_of_the_server(self) -> None:
@@ -80,7 +82,7 @@ class Upkeep:
                 if self._reaper.run_once().unmirrored:
                     self._changed.set()
                 self._recovered("reaper_failed")
-            except JobRailError as exc:
+            except Exception as exc:  # nobody would notice that this thread has ended
                 self._failed("reaper_failed", exc)
             self._sleep(self._reap_s)
 
@@ -109,14 +111,17 @@ class Upkeep:
     def _guarded(self, action: str, run_once: Callable[[], T]) -> T | None:
         try:
             counts = run_once()
-        except (JobRailError, DatabaseError) as exc:
+        except Exception as exc:
             self._failed(action, exc)
             return None
         self._recovered(action)
         return counts
 
     def _failed(self, action: str, exc: Exception) -> None:
-        self._faults.log(logging.WARNING, action, "Upkeep failed and will try again: %s: %s", type(exc).__name__, exc)
+        expected = isinstance(exc, (JobRailError, DatabaseError))
+        text = "Upkeep failed and will try again: %s: %s"
+        level = logging.WARNING if expected else logging.ERROR
+        self._faults.log(level, action, text, type(exc).__name__, exc, exc_info=not expected)
 
     def _recovered(self, action: str) -> None:
         if self._faults.recovered(action):

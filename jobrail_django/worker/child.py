@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from ..broker.broker import Broker
 from ..conf import get_settings
@@ -22,15 +23,28 @@ logger = logging.getLogger(__name__)
 
 #: Pause between two looks of the monitor while jobs run, and while none does, in seconds.
 BUSY_TICK_S, IDLE_TICK_S = 0.02, 0.2
+#: Exit code of a child in which a slot failed.
+EXIT_SLOT_FAILED = 3
 #: How often the memory limit is looked at, in seconds.
 MEMORY_CHECK_S = 1.0
 
 
 def quiet_signals() -> None:
-    """Leave TERM and INT to the supervisor, which gets them too when they are sent to the group."""
+    """Leave TERM and INT to the supervisor, which gets them too when they are sent to the group.
+
+    They are caught, not ignored: what a handler starts would inherit that, and could not be terminated. A program
+    starts with the usual signals then; a fork finds out that it is not this process and goes the usual way.
+    """
     signal.set_wakeup_fd(-1)
+    child = os.getpid()
+
+    def caught(number: int, _: object) -> None:
+        if os.getpid() != child:
+            signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
+            os.kill(os.getpid(), number)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, caught)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
@@ -78,7 +92,9 @@ class Child:
 
     def run(self) -> int:
         """Run until told to stop, or until a limit of this child is reached; returns the exit code."""
-        threads = [threading.Thread(target=slot.run, name=slot.name, daemon=True) for slot in self._slots]
+        threads = [
+            threading.Thread(target=self._run_slot, args=(slot,), name=slot.name, daemon=True) for slot in self._slots
+        ]
         for thread in threads:
             thread.start()
         memory_is_full = self._memory_limit()
@@ -95,6 +111,15 @@ class Child:
             self._leaving = self._leaving or memory_is_full(now)
             time.sleep(BUSY_TICK_S if busy else IDLE_TICK_S)
         return 0
+
+    def _run_slot(self, slot: Slot) -> None:
+        """Run a slot; a fault of its own ends the child, whose jobs the supervisor then gives back at once."""
+        try:
+            slot.run()
+        except BaseException:
+            with suppress(Exception):
+                logger.critical("A slot failed; this child ends: slot=%s", slot.name, exc_info=True)
+            os._exit(EXIT_SLOT_FAILED)
 
     def _stops(self) -> bool:
         """Tell the slots that they are to start nothing more."""

@@ -34,7 +34,7 @@ from ..querysets import clean
 from ..states import Outcome
 from ..taskdef import Task
 from .failure import error_record, message, type_name
-from .limits import HARD_LIMIT_AFTER_S, CoroutineRunner, Gate
+from .limits import HARD_LIMIT_AFTER_S, CoroutineRunner, Gate, own_process
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +160,8 @@ class Executor:
                     args = (run.context, *args)
                 if task.is_async:
                     return self._coroutines.run(lambda: task.func(*args, **kwargs), run.gate, clean_up)
-                return task.func(*args, **kwargs)
+                with own_process():  # inside of all that the gate's lock guards: a fork may have copied it locked
+                    return task.func(*args, **kwargs)
             finally:
                 run.gate.close()
 

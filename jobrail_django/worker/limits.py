@@ -6,8 +6,10 @@ import asyncio
 import concurrent.futures
 import contextvars
 import ctypes
+import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
@@ -62,6 +64,21 @@ class Gate:
             else:
                 _set_async_exception(self._thread, kind)
             return True
+
+
+@contextmanager
+def own_process() -> Iterator[None]:
+    """End a process that a handler forked when it comes out of the handler.
+
+    The job, the slot and the connections are its parent's; it would settle the one and go on as the other.
+    """
+    pid, code = os.getpid(), 1
+    try:
+        yield
+        code = 0
+    finally:
+        if os.getpid() != pid:
+            os._exit(code)
 
 
 class CoroutineRunner:
@@ -170,6 +187,7 @@ class _Raised(Exception):
 
 async def _guarded(make: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     try:
-        return await make()
+        with own_process():
+            return await make()
     except (SystemExit, KeyboardInterrupt) as exc:
         raise _Raised from exc

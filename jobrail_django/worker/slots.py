@@ -9,12 +9,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from .. import signals
 from ..broker.broker import BATCH, Broker
-from ..broker.records import Claim, Claimed, ClaimedJob, ClaimStatus, Settled, Settlement, SettleStatus
+from ..broker.records import Claim, Claimed, ClaimedJob, ClaimStatus, Settlement
 from ..errors import BrokerError, ScriptError
 from ..log import RepeatLog, extra
-from ..states import State
+from .announce import announce, announce_loss
 from .executor import Executor, Run, check_connections
 from .shared import ENTRIES, SlotMemory
 
@@ -158,7 +157,7 @@ class Slot:
             self._shared.pace.measured(run.task_name, took_s)
             self._expected_s = took_s if took_s > self._expected_s else self._expected_s * 0.8 + took_s * 0.2
         if outcome is None:
-            self._lost(run)
+            announce_loss(run)
             memory.drop(index)
             return
         self._outcomes.append((index, outcome, run))
@@ -334,71 +333,3 @@ class Slot:
             if self._shared.stopping():
                 raise Stopped
             time.sleep(0.05)
-
-    def _lost(self, run: Run) -> None:
-        logger.warning(
-            "Lease lost: job_id=%s task=%s queue=%s",
-            run.job.id,
-            run.task_name,
-            run.queue,
-            extra=extra("lease_lost", job_id=run.job.id, task=run.task_name, queue=run.queue),
-        )
-        signals.lease_lost.send_robust(
-            sender=run.task_name, job_id=run.job.id, task=run.task_name, attempt=run.job.attempts + run.job.losses + 1
-        )
-
-
-#: State that a settled job is in → (log level, text, action, signal).
-_ENDS = {
-    State.SUCCEEDED: (logging.INFO, "Job succeeded", "job_succeeded", signals.job_succeeded),
-    State.RETRYING: (logging.WARNING, "Job will be retried", "job_retrying", signals.job_retrying),
-    State.DEAD: (logging.ERROR, "Job is dead", "job_dead", signals.job_dead),
-    State.CANCELLED: (logging.INFO, "Job cancelled", "job_cancelled", signals.job_cancelled),
-}
-
-
-def announce(answer: Settled, outcome: Settlement, run: Run) -> None:
-    """Log an outcome and send its signal, now that it is recorded, or log that it was refused."""
-    if answer.status is not SettleStatus.OK:
-        logger.warning(
-            "Outcome refused, the lease was lost: job_id=%s task=%s outcome=%s",
-            run.job.id,
-            run.task_name,
-            outcome.outcome,
-            extra=extra("lease_lost", job_id=run.job.id, task=run.task_name),
-        )
-        signals.lease_lost.send_robust(
-            sender=run.task_name, job_id=run.job.id, task=run.task_name, attempt=run.job.attempts + run.job.losses + 1
-        )
-        return
-    if not outcome.outcome:
-        return
-    number = run.job.attempts + run.job.losses + 1
-    end = _ENDS.get(State(answer.state))
-    if end is None:
-        logger.info(
-            "Job released: job_id=%s task=%s attempt=%d queue=%s",
-            run.job.id,
-            run.task_name,
-            number,
-            run.queue,
-            extra=extra("job_released", job_id=run.job.id, task=run.task_name, queue=run.queue),
-        )
-        return
-    level, text, action, signal = end
-    if logger.isEnabledFor(level):
-        logger.log(
-            level,
-            text + ": job_id=%s task=%s attempt=%d queue=%s duration=%.3fs reason=%s",
-            run.job.id,
-            run.task_name,
-            number,
-            run.queue,
-            outcome.ran_s,
-            outcome.reason or "-",
-            extra=extra(
-                action, job_id=run.job.id, task=run.task_name, attempt=number, queue=run.queue, duration_s=outcome.ran_s
-            ),
-        )
-    if signal.has_listeners():
-        signal.send_robust(sender=run.task_name, job_id=run.job.id, task=run.task_name, attempt=number)

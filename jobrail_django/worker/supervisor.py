@@ -50,6 +50,8 @@ CALL_S = 2.0
 PAY_AGAIN_S = 1.0
 #: Bound for the upkeep to store what is left when the worker stops, in seconds; and the same once the grace is over.
 UPKEEP_STOP_S, UPKEEP_LATE_S = 8.0, 1.0
+#: How long a worker with `burst` waits for the mirror once all jobs have ended, in seconds.
+BURST_MIRROR_S = 120.0
 #: A second signal within this time is a copy of the first: a shell that has its group's signal too may pass it on.
 SAME_SIGNAL_S = 0.5
 
@@ -107,6 +109,7 @@ class Supervisor:
     _stop_at: float | None = field(init=False, default=None)
     _children_made: int = field(init=False, default=0)
     _quiet_looks: int = field(init=False, default=0)
+    _mirror_until: float = field(init=False, default=0.0)
     _exit_code: int = field(init=False, default=EXIT_OK)
     _faults: RepeatLog = field(init=False, default_factory=lambda: RepeatLog(logger))
 
@@ -178,15 +181,15 @@ class Supervisor:
             now = time.monotonic()
             self._start_missing(now)
             self._enforce_limits(now)
+            if self._stop_at is not None and self._stop(now):
+                return
             if now >= next_beat and (self._stop_at is None or any(place.pid for place in self._places)):
                 self._beat()
                 # After an outage well within the heartbeat's length for which a reaper holds.
-                next_beat = now + (min(1.0, beat_s / 2) if self._redis_away else beat_s)
+                next_beat = time.monotonic() + (min(1.0, beat_s / 2) if self._redis_away else beat_s)
             if self.options.burst and now >= next_burst and self._stop_at is None:
                 next_burst = now + 0.2
                 self._stop_if_done()
-            if self._stop_at is not None and self._stop(now):
-                return
             waker.wait(TICK_S)
 
     # Signals
@@ -222,16 +225,20 @@ class Supervisor:
         return False
 
     def _stop_if_done(self) -> None:
-        """Begin to stop once two looks have found nothing ready, due, retrying or running."""
+        """Begin to stop once two looks have found nothing ready, due, retrying or running, and the mirror is done."""
         try:
             looks = [self._broker.stats(queue) for queue in self.options.queues]
         except BrokerError as exc:
             self._failed("burst_failed", exc)
             return
+        now = time.monotonic()
         busy = any((s.ready and not s.paused) or s.retrying or s.running or s.due for s in looks)
         self._quiet_looks = 0 if busy else self._quiet_looks + 1
-        if self._quiet_looks >= 2:
-            self._stop_at = time.monotonic() + self.options.grace_s
+        if self._quiet_looks == 1:
+            self._mirror_until = now + BURST_MIRROR_S
+        mirrored = not self.options.upkeep or not any(s.changed for s in looks) or now > self._mirror_until
+        if self._quiet_looks >= 2 and mirrored:
+            self._stop_at = now + self.options.grace_s
 
     # Children
 
@@ -296,8 +303,9 @@ class Supervisor:
                 missing = tables_missing(get_settings().database)
             except DatabaseError:
                 pass  # the database is away: jobs that need none can run meanwhile
-            finally:
-                os._exit(int(missing))
+            except BaseException:
+                logger.exception("Looking for JobRail's tables failed")
+            os._exit(int(missing))
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
 
     def _reap_children(self) -> None:
@@ -315,6 +323,7 @@ class Supervisor:
     def _bury(self, place: _Place, code: int) -> None:
         """Note that a child is gone, and give back what it held."""
         now, place.pid = time.monotonic(), 0
+        how = _how(code)
         expected = code == 0 or place.death is not Death.CRASHED or self._memory.upkeep_stopping
         if expected:
             place.quick_deaths = 0
@@ -323,7 +332,6 @@ class Supervisor:
             place.quick_deaths = place.quick_deaths + 1 if quick else 0
             pause_s = min(LONGEST_PAUSE_S, 2.0 ** (place.quick_deaths - 1)) if place.quick_deaths else 0.0
             place.start_after = now + pause_s
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
             logger.error(
                 "A child of the worker died: child=%s how=%s restart_in=%.0fs",
                 place.name,
@@ -332,7 +340,7 @@ class Supervisor:
                 extra=extra("child_died", worker=self._info.id, child=place.name),
             )
         if place.index >= 0:
-            self._recover(place, now)
+            self._recover(place, now, how)
             self._next_pay = now
 
     def _kill(self, place: _Place) -> None:
@@ -411,7 +419,7 @@ class Supervisor:
 
     # The dead
 
-    def _recover(self, place: _Place, now: float) -> None:
+    def _recover(self, place: _Place, now: float, how: str) -> None:
         """Work out what becomes of each job that a dead child held."""
         until = now + 2 * get_settings().lease_ms / 1000
         queues = list(self.options.queues)
@@ -421,7 +429,7 @@ class Supervisor:
             known = set()
             for held in memory.held():
                 known.add(held.job_id)
-                settlement = self._verdict(place.death, held, f"{name}:{held.n}", now)
+                settlement = self._verdict(place.death, held, f"{name}:{held.n}", now, how)
                 self._owed.append(_Owed(queues[held.queue], name, settlement, until))
             pending = memory.pending_claim()
             if pending is not None and not self._redis_away:
@@ -446,13 +454,14 @@ class Supervisor:
                     settlement = Settlement(job.id, f"{claim.slot}:{claim.n}", "return")
                     self._owed.append(_Owed(queue, claim.slot, settlement, until))
 
-    def _verdict(self, death: Death, held: Held, claim: str, now: float) -> Settlement:
+    def _verdict(self, death: Death, held: Held, claim: str, now: float, how: str) -> Settlement:
         """Decide what a job is charged for the end of its child."""
         job_id, started = held.job_id, held.started
         if not started:
             return Settlement(job_id, claim, "strand" if death is Death.CRASHED else "return")
         if death is Death.CRASHED:
-            return Settlement(job_id, claim, "lost", Outcome.LOST, started, now - started)
+            error_json = _bare_error(f"its process ended with {how}")
+            return Settlement(job_id, claim, "lost", Outcome.LOST, started, now - started, 0, error_json)
         if death is Death.LIMIT and 0 < held.hard_deadline <= now + HARD_LIMIT_AFTER_S:
             error = TimeLimitExceeded("The handler ignored its time limit, and its process was replaced.")
             return Settlement(
@@ -467,7 +476,7 @@ class Supervisor:
                 f"timed out after {now - started:.1f} s",
             )
         why = "interrupted by shutdown" if death is Death.STOPPED else "its process was replaced"
-        error_json = orjson.dumps({"type": "", "message": why, "traceback": ""})
+        error_json = _bare_error(why)
         return Settlement(job_id, claim, "release", Outcome.RELEASED, started, now - started, 0, error_json, why)
 
     def _pay(self) -> None:
@@ -539,6 +548,18 @@ class _SignalPipe:
         signal.set_wakeup_fd(-1)
         os.close(self._read)
         os.close(self._write)
+
+
+def _how(code: int) -> str:
+    """Put into words how a process ended."""
+    if code == -signal.SIGKILL:
+        return f"signal {-code}, as when memory runs out"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _bare_error(text: str) -> bytes:
+    """Encode the error record of an attempt that no exception ended."""
+    return orjson.dumps({"type": "", "message": text, "traceback": ""})
 
 
 def _version() -> str:

@@ -105,9 +105,9 @@ def test_every_way_of_leaving_is_recorded_and_the_next_job_runs(rig: Rig) -> Non
         "exit 3": ("failed", "3"),
         "KeyboardInterrupt": ("failed", "interrupted"),
         "GeneratorExit": ("failed", "generator"),
-        "_exit 0": ("lost", ""),
-        "_exit 3": ("lost", ""),
-        "abort": ("lost", ""),
+        "_exit 0": ("lost", "its process ended with exit code 0"),
+        "_exit 3": ("lost", "its process ended with exit code 3"),
+        "abort": ("lost", "its process ended with signal 6"),
     }
     assert set(expected) == set(probe.WAYS_TO_LEAVE)
 

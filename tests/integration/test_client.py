@@ -507,15 +507,15 @@ def test_function_inside_a_function_is_refused():
 def test_task_module_that_fails_on_import_is_named(jobrail, tmp_path, monkeypatch):
     from jobrail_django import registry
 
-    (tmp_path / "brokenapp").mkdir()
-    (tmp_path / "brokenapp" / "__init__.py").write_text("")
-    (tmp_path / "brokenapp" / "tasks.py").write_text("import no_such_module_anywhere")
+    (tmp_path / "brokenapp_of_client").mkdir()
+    (tmp_path / "brokenapp_of_client" / "__init__.py").write_text("")
+    (tmp_path / "brokenapp_of_client" / "tasks.py").write_text("import no_such_module_anywhere")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(registry, "_discovered", False)
-    jobrail.INSTALLED_APPS = [*jobrail.INSTALLED_APPS, "brokenapp"]
+    jobrail.INSTALLED_APPS = [*jobrail.INSTALLED_APPS, "brokenapp_of_client"]
 
-    with pytest.raises(TaskModuleError, match=r"'brokenapp.tasks' fails on import with ModuleNotFoundError"):
-        enqueue("brokenapp.tasks.work")
+    with pytest.raises(TaskModuleError, match=r"'brokenapp_of_client.tasks' fails on import with ModuleNotFoundError"):
+        enqueue("brokenapp_of_client.tasks.work")
 
 
 # Redis away
@@ -1203,6 +1203,31 @@ def test_succeeded_job_that_only_the_database_has_cannot_be_retried(broker, rail
 
     with pytest.raises(InvalidTransition, match="is succeeded and cannot be retried"):
         retry(job.id)
+
+
+@pytest.mark.db_vendor
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("state", ["ready", "scheduled", "running", "retrying"])
+def test_job_that_redis_lost_is_run_again_from_its_row_and_cannot_be_cancelled(broker, rail, state):
+    job = tasks.ok.using(run_after=60 if state == "scheduled" else None).enqueue(7)
+    if state == "running":
+        rail.claim()
+    elif state == "retrying":
+        rail.fail(verb="retry")
+    Mirror(broker, ["default"], using="default").run_once()
+    for key in broker.client.scan_iter(match=f"{broker.prefix}:*"):
+        broker.client.delete(key)
+
+    assert job.refresh().state is State(state)
+    with pytest.raises(InvalidTransition) as caught:
+        job.cancel()
+    assert str(caught.value) == (
+        f"Job {job.id} is {state} and cannot be cancelled: Redis has lost it, and it runs only if it is retried."
+    )
+    assert job.retry().state is State.READY
+    with InlineChild(["default"]):
+        assert job.wait(20)
+    assert (job.result, job.round) == (7, 2)
 
 
 @pytest.mark.db_vendor

@@ -273,3 +273,17 @@ def test_receiver_that_uses_the_client_works(jobrail):
         signals.job_succeeded.disconnect(receive)
 
     assert follow_ups[0].result == 3
+
+
+def test_signals_of_a_worker_carry_what_their_module_promises(jobrail, seen):
+    succeeded, dead = tasks.mail.enqueue("a@b.c"), enqueue(tasks.die, "broken")
+
+    with InlineChild():
+        assert succeeded.wait(20)
+        assert dead.wait(20)
+
+    common = {"sender": None, "attempt": 1}
+    mail = {"job_id": succeeded.id, "task": "tests.probes.tasks.mail", "queue": "mail"}
+    die = {"job_id": dead.id, "task": "tests.probes.tasks.die", "queue": "default"}
+    assert seen.of("job_succeeded") == [{**common, **mail}]
+    assert seen.of("job_dead") == [{**common, **die, "error": "builtins.ValueError: broken"}]

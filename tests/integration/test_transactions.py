@@ -129,15 +129,38 @@ def test_transaction_marked_for_rollback_enqueues_nothing(broker):
     assert_untouched(broker)
 
 
-def test_autocommit_that_was_switched_off_is_not_a_transaction_that_django_can_follow(broker):
-    # Django refuses on_commit there; the job is enqueued at once, as documented.
+@pytest.fixture
+def manual() -> Iterator[None]:
+    """Autocommit is off, outside of any atomic()."""
     transaction.set_autocommit(False)
-    try:
-        job = enqueue(tasks.ok)
-        assert job.state is State.READY
-    finally:
-        transaction.rollback()
-        transaction.set_autocommit(True)
+    yield
+    transaction.rollback()
+    transaction.set_autocommit(True)
+
+
+def test_transaction_managed_by_hand_is_refused_with_the_remedy(broker, manual):
+    for call in (lambda: enqueue(tasks.ok), lambda: enqueue_many(tasks.ok, [(1,)])):
+        with pytest.raises(InvalidOption) as caught:
+            call()
+        assert str(caught.value) == (
+            "Database 'default' is in manual transaction management (autocommit is off): nobody can say when its "
+            "transaction commits. Use transaction.atomic(), or enqueue with on_commit=False after the commit."
+        )
+    assert_untouched(broker)
+
+
+def test_opt_out_and_atomic_work_in_a_transaction_managed_by_hand(broker, manual):
+    at_once = tasks.ok.using(on_commit=False).enqueue()
+    transaction.commit()
+    with transaction.atomic():
+        in_block = enqueue(tasks.ok)
+        assert in_block.state is State.STAGED
+    transaction.commit()
+    transaction.set_autocommit(True)  # this is when Django runs what waits for the commit
+
+    assert at_once.state is State.READY
+    assert in_block.state is State.READY
+    assert ready(broker) == [at_once.id, in_block.id]
 
 
 def test_many_jobs_are_enqueued_by_one_commit(broker):
@@ -236,8 +259,8 @@ def test_wait_inside_the_transaction_is_refused_and_does_not_hang(jobrail):
             job.wait()
 
     assert str(caught.value) == (
-        f"Job {job.id} is enqueued when its transaction commits; wait() inside that transaction would never end. "
-        f"Wait after the commit, or enqueue with on_commit=False."
+        f"Job {job.id} is enqueued when its transaction commits, which it has not done, or was rolled back: wait() "
+        f"would never end. Wait after the commit, or enqueue with on_commit=False."
     )
     assert caught.value.state == State.STAGED
 

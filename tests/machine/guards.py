@@ -98,7 +98,7 @@ GUARDS: tuple[Guard, ...] = (
     Guard(LOSE, "a job is dead when its losses are used up",
           "if losses >= math.min(max_losses, max_attempts) then", "if false then"),
     Guard(LOSE, "a loss is recorded as an attempt",
-          'add_attempt(fields, job, rev, "lost", started, math.max(now, started), "")', ""),
+          'add_attempt(fields, job, rev, "lost", started, math.max(now, started), err)', ""),
     Guard(LOSE, "what sat in a lost batch is next claimed alone", '    put(fields, "alone", "1")\n', ""),
     Guard("include/attempt.lua", "the next attempt does not overwrite the last one's record",
           'put(fields, "a:" .. rev,', 'put(fields, "a:" .. (job.round or "1"),'),

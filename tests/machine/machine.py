@@ -4,8 +4,8 @@ Every rule is one call of a client, a worker, a reaper or a mirror. `_send` make
 answers, then the whole state, then checks the invariants. A worker of this machine may lose replies, send a call twice or
 again much later, freeze and wake with claims that it has lost, or settle what was never its own.
 
-To replay a failure, paste the lines that Hypothesis prints into a test that takes the fixture `machine`, with
-`state = machine()` for the first one; or decorate the failing test with the `@reproduce_failure` that it prints.
+To replay a failure, paste the lines that Hypothesis prints into a test of `test_machine.py` that takes the fixture
+`machine`, with `state = machine()` for the first one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import redis
-from hypothesis import note
+from hypothesis import currently_in_test_context, note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -163,7 +163,8 @@ class QueueMachine(RuleBasedStateMachine):
             self._check(call.verb)
 
     def _note(self, text: str) -> None:
-        note(f"    # +{self.now - NOW} ms: {text}")
+        # `note` shows the lines of the failing example alone; a replay is no example of Hypothesis.
+        (note if currently_in_test_context() else print)(f"    # +{self.now - NOW} ms: {text}")
 
     def _check(self, verb: str) -> None:
         """Compare the whole state with the model's, and check what always holds."""

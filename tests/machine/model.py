@@ -136,13 +136,13 @@ class Queue:
         job.records.append(record)
         self.executions.setdefault(job.new.id, []).append(job.claim)
 
-    def _lose(self, job: Job, started_ms: int | None) -> None:
+    def _lose(self, job: Job, started_ms: int | None, error: bytes = b"") -> None:
         """Recover a job whose worker is gone; `started_ms` None = it had not started."""
         state, reason = "ready", job.reason
         if started_ms is None:
             job.alone = True
         else:
-            self._record(job, "lost", started_ms)
+            self._record(job, "lost", started_ms, error)
             job.losses += 1
             job.hurried = False
             if job.losses >= min(job.new.max_losses, job.new.max_attempts):
@@ -252,7 +252,7 @@ class Queue:
     def _apply(self, job: Job, out: Settlement) -> None:
         state, reason = TARGET[out.verb], out.reason
         if out.verb == "lost":
-            self._lose(job, self.now)
+            self._lose(job, self.now, out.data)
             return
         if out.verb in RAN:
             self._record(job, out.outcome, self.now, b"" if out.verb == "succeed" else out.data)

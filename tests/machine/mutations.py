@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,10 +71,13 @@ def without(guard: Guard) -> Iterator[None]:
         scripts.load.cache_clear()
 
 
+_for_the_process = ExitStack()
+
+
 def pytest_configure() -> None:
     """As a plugin of pytest (`-p tests.machine.mutations`): take out the guard that the environment names."""
     if VARIABLE in os.environ:
-        without(GUARDS[int(os.environ[VARIABLE])]).__enter__()
+        _for_the_process.enter_context(without(GUARDS[int(os.environ[VARIABLE])]))
 
 
 @dataclass(frozen=True)

@@ -653,6 +653,8 @@ ASYNC_QUERIES = """
     @task
     async def whose(): return await sync_to_async(lambda: id(connection.connection) if look() else 0)()
     @task
+    async def close(): await sync_to_async(lambda: connection.close())()
+    @task
     async def block(): await sync_to_async(blocked.wait)()
 """
 
@@ -674,6 +676,7 @@ def test_good_connection_of_a_coroutine_is_kept_for_the_next(make_task, executor
 
     def slot() -> None:  # connections read their settings when a thread makes them
         found.extend(codec.loads(executor.execute(run_of("whose"), Starts()).data) for _ in range(3))
+        executor.execute(run_of("close"), Starts())
 
     thread = threading.Thread(target=slot)
     thread.start()

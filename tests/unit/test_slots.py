@@ -372,7 +372,7 @@ def test_outcome_of_a_lost_lease_is_refused_and_said(tasks, make_slot, in_thread
     assert job.refresh().state is State.READY
     assert (job.attempts, job.losses) == (0, 1)
     assert [data["job_id"] for data in seen] == [job.id]
-    assert "Outcome refused, the lease was lost" in caplog.text
+    assert f"Lease lost: job_id={job.id} task=made.slow attempt=1" in caplog.text
 
 
 def test_child_interrupts_a_handler_at_its_limit(tasks, jobrail):

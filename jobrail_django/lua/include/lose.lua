@@ -1,7 +1,7 @@
 --[[
-lose(keys, prefix, id, job, now, started): recover one running job whose worker is gone. `started` is when its
-handler started, in ms, nil = it is not known to have started; `job.own` is its own_key if its cancellation was
-asked for. Needs put, attempt, cancelled, limits.
+lose(keys, prefix, id, job, now, started, err): recover one running job whose worker is gone. `started` is when its
+handler started, in ms, nil = it is not known to have started; `err` is the error record of the attempt, "" = none;
+`job.own` is its own_key if its cancellation was asked for. Needs put, attempt, cancelled, limits.
 Writes the job, `leases` and `ready`; the caller notes the change.
 
 A job that had started is charged one loss and gets an attempt `lost`; it ends dead once its losses
@@ -9,14 +9,14 @@ reach max_losses, or max_attempts if that is smaller. One that merely sat in a b
 uncharged, and will be claimed alone. Both keep their place in `ready`. If its cancellation was
 asked for, it ends cancelled. Returns the new state.
 ]]
-local function lose(keys, prefix, id, job, now, started)
+local function lose(keys, prefix, id, job, now, started, err)
   local rev = (tonumber(job.rev) or 0) + 1
   local fields = { "rev", rev, "claim", "" }
   local state = "ready"
   if started then
     local losses = (tonumber(job.losses) or 0) + 1
     local max_attempts, max_losses = limits_of(job.limits)
-    add_attempt(fields, job, rev, "lost", started, math.max(now, started), "")
+    add_attempt(fields, job, rev, "lost", started, math.max(now, started), err)
     put(fields, "losses", losses)
     if losses >= math.min(max_losses, max_attempts) then
       state = "dead"

@@ -3,53 +3,87 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
 
 import redis
 from django.db.models import Count
 
 from jobrail_django.models import Attempt, Job
 from jobrail_django.states import FINAL
-from tests.lua.invariants import check_state, jobs_in
 
 _FINAL = {state.value for state in FINAL}
 
-#: Reads everything under the prefix of a queue's keys in one step: {key, kind, value} each.
+#: The zset that holds a job of each state that waits or runs.
+PLACES = {"ready": "ready", "scheduled": "scheduled", "retrying": "retrying", "running": "leases"}
+
+#: What is read of each job.
+FIELDS = ("state", "rev", "token", "round", "claim", "due", "finished", "attempts", "losses", "limits")
+
+#: Reads the places and all jobs of a queue in one step.
 _READ = """#!lua flags=no-writes
-local found = {}
-for i, key in ipairs(redis.call("KEYS", ARGV[1] .. "*")) do
-  local kind, value = redis.call("TYPE", key).ok, false
-  if kind == "zset" then
-    value = redis.call("ZRANGE", key, 0, -1, "WITHSCORES")
-  elseif kind == "hash" then
-    value = redis.call("HGETALL", key)
-  elseif kind == "list" then
-    value = redis.call("LRANGE", key, 0, -1)
-  end
-  found[i] = { string.sub(key, #ARGV[1] + 1), kind, value }
+local places, jobs = {}, {}
+for i = 2, 5 do
+  places[i - 1] = redis.call("ZRANGE", ARGV[1] .. ARGV[i], 0, -1, "WITHSCORES")
 end
-return found
+for i, key in ipairs(redis.call("KEYS", ARGV[1] .. "job:*")) do
+  jobs[i] = { string.sub(key, #ARGV[1] + 5), redis.call("HMGET", key, unpack(ARGV, 6)) }
+end
+return { places, jobs }
 """
 
-State = dict[str, Any]
+Fields = Mapping[str, str]
 
 
-def look(client: redis.Redis, prefix: str, queue: str) -> State:
-    """Read a queue's whole state in one step, in the form that `tests.lua.invariants` checks."""
-    state: State = {}
-    for raw_name, kind, value in client.eval(_READ, 0, f"{prefix}:{{{queue}}}:"):
-        name = raw_name.decode()
-        if kind == b"zset":
-            state.update({f"{name}/{value[i].decode()}": int(float(value[i + 1])) for i in range(0, len(value), 2)})
-        elif kind == b"hash":
-            pairs = zip(value[::2], value[1::2], strict=True)
-            state.update({f"{name}/{field.decode()}": text.decode(errors="replace") for field, text in pairs})
-        elif kind == b"list":
-            state.update({f"{name}/{i}": item for i, item in enumerate(value)})
-        else:
-            state[name] = ""
-    return state
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One consistent look at a queue: the members of each place with their scores, and the fields of each job."""
+
+    places: Mapping[str, Mapping[str, int]]
+    jobs: Mapping[str, Fields]
+
+
+def look(client: redis.Redis, prefix: str, queue: str) -> Look:
+    """Take a look at a queue, in one step of the server."""
+    names = list(PLACES.values())
+    places, jobs = client.eval(_READ, 0, f"{prefix}:{{{queue}}}:", *names, *FIELDS)
+    return Look(
+        {
+            name: {pairs[i].decode(): int(float(pairs[i + 1])) for i in range(0, len(pairs), 2)}
+            for name, pairs in zip(names, places, strict=True)
+        },
+        {
+            job.decode(): {name: (value or b"").decode() for name, value in zip(FIELDS, values, strict=True)}
+            for job, values in jobs
+        },
+    )
+
+
+def number(fields: Fields, name: str, default: int = 0) -> int:
+    """Read a field that is a number, or absent."""
+    return int(fields[name] or default)
+
+
+def check_look(seen: Look) -> None:
+    """One place per job, the one of its state, and no place holds what is no job."""
+    for name, members in seen.places.items():
+        strange = set(members) - set(seen.jobs)
+        assert not strange, f"{name} holds {strange}, which are no jobs"
+    for job, fields in seen.jobs.items():
+        state = fields["state"]
+        found = [name for name, members in seen.places.items() if job in members]
+        wanted = [PLACES[state]] if state in PLACES else []
+        assert found == wanted, f"{job} is {state} and is found among the {found}"
+        assert state in PLACES or state in _FINAL, f"{job} has the state {state!r}"
+        assert bool(fields["finished"]) == (state in _FINAL), f"{job} is {state}, finished={fields['finished']!r}"
+        if state in ("scheduled", "retrying"):
+            assert number(fields, "due") == seen.places[state][job], f"{job} is due at another time than its place says"
+        if state == "running":
+            assert fields["claim"], f"{job} runs without a claim"
+        attempts, losses = (int(limit) for limit in fields["limits"].split(","))
+        assert number(fields, "attempts") <= attempts, f"{job} had more attempts than allowed"
+        assert number(fields, "losses") <= losses, f"{job} was lost more often than allowed"
 
 
 class Conservation:
@@ -63,7 +97,7 @@ class Conservation:
         connect: makes a client to the server, past any fault proxy.
         prefix: of the keys.
         queues: names.
-        every_s: pause between two looks.
+        every_s: pause between two looks; larger where a look takes long, so that it takes little of the time.
     """
 
     def __init__(
@@ -76,7 +110,7 @@ class Conservation:
         self._queues = tuple(queues)
         self._every_s = every_s
         self._accepted: dict[str, str] = {}  # id → queue
-        self._seen: dict[str, Mapping[str, Any]] = {}
+        self._seen: dict[str, Fields] = {}
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="conservation", daemon=True)
@@ -102,29 +136,32 @@ class Conservation:
 
     def _watch(self) -> None:
         with self._connect() as client:
-            while not self._over.wait(self._every_s):
+            pause_s = self._every_s
+            while not self._over.wait(pause_s):
+                began = time.monotonic()
                 try:
                     self.check(client)
                 except redis.RedisError:
-                    continue  # the server is away, as some test wants it
+                    pass  # the server is away, as some test wants it
+                pause_s = max(self._every_s, 5 * (time.monotonic() - began))
 
     def check(self, client: redis.Redis) -> None:
         """Look once at every queue, and note what is wrong."""
         for queue in self._queues:
             with self._lock:
                 accepted = [job for job, where in self._accepted.items() if where == queue]
-            state = look(client, self._prefix, queue)
+            seen = look(client, self._prefix, queue)
             try:
-                check_state(state)
-                self._check_jobs(jobs_in(state), accepted)
+                check_look(seen)
+                self._check_jobs(seen.jobs, accepted)
             except (AssertionError, KeyError, ValueError) as exc:
                 self.violations.append(f"{queue}: {type(exc).__name__}: {exc}")
         self.looks += 1
 
-    def _check_jobs(self, jobs: Mapping[str, Mapping[str, Any]], accepted: Iterable[str]) -> None:
+    def _check_jobs(self, jobs: Mapping[str, Fields], accepted: Iterable[str]) -> None:
         for job in accepted:
             if job not in jobs:
-                last = self._seen.get(job, {}).get("state", "never seen")
+                last = self._seen[job]["state"] if job in self._seen else "never seen"
                 assert last in _FINAL, f"{job} is gone, its last state was {last}"
         for job, fields in jobs.items():
             before = self._seen.get(job)
@@ -132,15 +169,15 @@ class Conservation:
             if before is None:
                 continue
             for name in ("rev", "token", "round"):
-                assert int(fields.get(name, 0)) >= int(before.get(name, 0)), f"the {name} of {job} went back"
-            if before["state"] in _FINAL and fields.get("round") == before.get("round"):
+                assert number(fields, name) >= number(before, name), f"the {name} of {job} went back"
+            if before["state"] in _FINAL and fields["round"] == before["round"]:
                 assert fields["state"] == before["state"], f"{job} was {before['state']} and is {fields['state']}"
 
     def assert_rows_equal_redis(self, client: redis.Redis) -> None:
         """Hold the rows of all accepted jobs to Redis and to their own attempts; for when all is quiet."""
-        live: dict[str, Mapping[str, Any]] = {}
+        live: dict[str, Fields] = {}
         for queue in self._queues:
-            live.update(jobs_in(look(client, self._prefix, queue)))
+            live.update(look(client, self._prefix, queue).jobs)
         rows = {str(row.id): row for row in Job.objects.all()}
         outcomes: dict[tuple[str, int], dict[str, int]] = {}
         for job, job_round, outcome, count in (
@@ -154,13 +191,11 @@ class Conservation:
                 assert row.state in _FINAL, f"{job} is gone from Redis and its row says {row.state}"
             else:
                 kept = (row.state, row.rev, row.round, row.attempts, row.losses)
-                said = (fields["state"], *(int(fields.get(n) or d) for n, d in _NUMBERS))
+                numbers = [number(fields, name) for name in ("rev", "attempts", "losses")]
+                said = (fields["state"], numbers[0], number(fields, "round", 1), *numbers[1:])
                 assert kept == said, f"the row of {job} says {kept}, Redis {said}"
             had = outcomes.get((job, row.round), {})
             lost, charged = had.pop("lost", 0), sum(had.values()) - had.pop("released", 0)
             assert (charged, lost) == (row.attempts, row.losses), f"{job} {row} has the attempts {had} and {lost} lost"
             succeeded = had.get("succeeded", 0)
             assert succeeded == (row.state == "succeeded"), f"{job} is {row.state} and has succeeded {succeeded} times"
-
-
-_NUMBERS = (("rev", 0), ("round", 1), ("attempts", 0), ("losses", 0))

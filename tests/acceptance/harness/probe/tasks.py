@@ -1,9 +1,11 @@
 """The probe tasks. Each writes its start and its end to the ledger."""
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 
@@ -38,6 +40,12 @@ def receive(seconds):
     with here, there:
         here.settimeout(None)
         here.recv(1)
+
+
+def say_and_sleep(pipe):
+    """Say that this process runs, and sleep."""
+    pipe.send("here")
+    time.sleep(60)
 
 
 WAYS_TO_WAIT = {"sleep": time.sleep, "spin": waste, "hold_gil": keep_gil, "recv": receive}
@@ -200,3 +208,44 @@ def overhear():
     """Return the language and the time zone that this job finds."""
     with recorded():
         return [translation.get_language(), timezone.get_current_timezone_name()]
+
+
+@task(backoff=SOON)
+def fork(how):
+    """Fork, and let the new process come out of the handler in some way; the handler itself returns 'parent'."""
+    with recorded() as job:
+        pid = os.fork()
+        if pid == 0:
+            if how == "exit":
+                sys.exit(3)
+            if how == "raise":
+                raise ValueError("in the fork")
+            return "child"
+        os.waitpid(pid, 0)
+        return f"parent, attempt {job.attempt}"
+
+
+@task
+def terminate_what_it_starts():
+    """Start a program and a fork, and end both with TERM; returns how they ended."""
+    with recorded():
+        program = subprocess.Popen(["sleep", "60"])
+        program.terminate()
+        here, there = multiprocessing.Pipe()
+        process = multiprocessing.get_context("fork").Process(target=say_and_sleep, args=(there,))
+        process.start()
+        here.recv()
+        process.terminate()
+        process.join(10)
+        return [program.wait(10), process.exitcode]
+
+
+@task(backoff=SOON)
+def break_the_slot():
+    """Break, on the first attempt, what the slot needs after the handler."""
+    with recorded() as job:
+        if job.attempt == 1:
+            from jobrail_django.worker import slots
+
+            slots.announce = None
+        return job.attempt
