@@ -76,7 +76,7 @@ def resolve(redis: str | None, caches: Mapping[str, Any]) -> RedisLocation:
         return RedisLocation(url=redis)
     if redis not in caches:
         raise ValueError(
-            f"{redis!r} is neither a URL nor an alias in CACHES{did_you_mean(redis, caches)} "
+            f"{mask_url(redis)!r} is neither a URL nor an alias in CACHES{did_you_mean(redis, caches)} "
             f"(aliases: {', '.join(map(repr, caches)) or 'none'})"
         )
     return _from_cache(redis, caches[redis])

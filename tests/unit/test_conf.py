@@ -96,7 +96,7 @@ def test_settings_are_read_once_and_again_after_a_change(use):
         ({"DURABLE": True}, r"JOBRAIL\['DURABLE'\] is not supported yet in this version"),
         ({"DURABLE": "no"}, "'no' must be True or False"),
         ({"SCHEDULES": {"nightly": {}}}, r"JOBRAIL\['SCHEDULES'\] is not supported yet"),
-        ({"REDIS": 6379}, "6379 must be a text"),
+        ({"REDIS": 6379}, "a value of type int must be a text"),
     ],
 )
 def test_impossible_setting_is_refused(use, values, text):
