@@ -127,7 +127,9 @@ def _text(value: object) -> str:
 
 def _redis(value: object) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise ValueError(f"a value of type {type(value).__name__} must be a text: a URL, the alias of a cache, or 'embedded'")
+        raise ValueError(
+            f"a value of type {type(value).__name__} must be a text: a URL, the alias of a cache, or 'embedded'"
+        )
     return value or None
 
 
