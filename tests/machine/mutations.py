@@ -120,7 +120,7 @@ def by_tests(guard: Guard) -> str:
         text=True,
         check=False,
     )
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+?)(?: - |$)", run.stdout, re.MULTILINE)
+    failed = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", run.stdout, re.MULTILINE)
     if failed:
         return failed[1].removeprefix("tests/lua/")
     if run.returncode:
